@@ -1,0 +1,11 @@
+#!/bin/sh
+# Writes the hash-locked requirement files anew from pyproject.toml (needs uv). Run it after a change of the extras.
+set -eu
+cd "$(dirname "$0")/.."
+lock() {
+    extra=$1; shift
+    uv pip compile --quiet --generate-hashes --no-annotate --universal --python-version 3.11 --no-emit-index-url \
+        --custom-compile-command "requirements/lock.sh" pyproject.toml --extra "$extra" --output-file "requirements/$extra.txt" "$@"
+}
+lock dev
+for extra in operator router workers; do lock "$extra" --constraint requirements/dev.txt; done
