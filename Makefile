@@ -1,0 +1,68 @@
+# The whole developer interface. `make help` lists the targets; each one installs what it needs and can be run twice.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/epd
+
+.PHONY: help demo test check format generate cluster images nightly bench down clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
+	@echo "==> Python environment in $(VENV)"
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; python3 is $$(python3 --version). Install it and run make again."; exit 2; }
+	@python3 -m venv --clear $(VENV) || { echo "python3 -m venv failed: on Debian and Ubuntu install the package python3-venv."; exit 2; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, an image chat through encode, prefill and decode
+	@$(PY) -m e2e.demo
+
+test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
+	@echo "==> Fast tests"
+	@$(VENV)/bin/pytest tests -m "not nightly"
+	@echo "==> Tests against a real cluster"
+	@$(VENV)/bin/pytest e2e/tests -m "not nightly"
+
+check: $(STAMP) ## lint, types, import contracts, generated files up to date
+	@echo "==> Checks"
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/ruff format --check
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+	@$(PY) -m e2e.generated --check
+
+format: $(STAMP) ## format the code
+	@$(VENV)/bin/ruff check --fix
+	@$(VENV)/bin/ruff format
+
+generate: $(STAMP) ## write the generated files anew (CRD, install manifests)
+	@$(PY) -m e2e.generated
+
+cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
+	@$(PY) -m e2e.cluster up
+
+images: cluster ## build the images and push those that changed to the cluster's registry (or IMAGE_REPO)
+	@$(PY) -m e2e.images push
+
+nightly: $(STAMP) ## the tests that take longer than every change can afford
+	@$(VENV)/bin/pytest tests e2e/tests -m nightly
+
+down: ## stop the local cluster; keep the caches
+	@if [ -x $(PY) ]; then $(PY) -m e2e.cluster down; fi
+
+clean: down ## leave nothing behind but download and build caches
+	@rm -rf $(VENV) .state build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## take the caches, too
+	@rm -rf "$(CACHE)"
