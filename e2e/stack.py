@@ -1,0 +1,75 @@
+"""Cluster, images and operator, brought up in this order and only where something is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import access
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "epd-operator"
+OPERATOR_NAMESPACE = "epd-system"
+RELEASE = "epd-operator"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A cluster that runs the operator.
+
+    Attributes:
+        kubeconfig: How to reach it.
+        images: Image reference by image name (operator, router, worker).
+    """
+
+    kubeconfig: Path
+    images: dict[str, str]
+
+
+def python(module: str, *args: str, capture: bool = False) -> str:
+    """Run one of our own modules, its progress on our terminal.
+
+    Raises:
+        subprocess.CalledProcessError: When it failed; it has said why.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args],
+        cwd=ROOT,
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE if capture else None,
+    )
+    return done.stdout or ""
+
+
+def prepare() -> Stack:
+    """Bring up the cluster and push the images that changed.
+
+    Raises:
+        subprocess.CalledProcessError: When a step failed; it has said why on standard error.
+    """
+    python("e2e.cluster", "up")
+    pushed = json.loads(python("e2e.images", "push", "--json", capture=True))
+    return Stack(kubeconfig=access.kubeconfig(), images=pushed)
+
+
+def install(stack: Stack, *values: str) -> None:
+    """Install or upgrade the operator from its chart and wait until it runs.
+
+    Args:
+        stack: Where to, and which images.
+        values: Further Helm values, as `name=value`.
+
+    Raises:
+        subprocess.CalledProcessError: When Helm refused.
+    """
+    settings = [f"images.{name}={reference}" for name, reference in sorted(stack.images.items())]
+    command = [str(access.tool("helm")), "upgrade", "--install", RELEASE, str(CHART)]
+    command += ["--kubeconfig", str(stack.kubeconfig), "--namespace", OPERATOR_NAMESPACE, "--create-namespace"]
+    command += ["--wait", "--timeout", "120s"]
+    for value in [*settings, *values]:
+        command += ["--set", value]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,81 @@
+"""Least privilege, read off the API server's audit log of the whole run.
+
+Nothing that the operator needs was refused, and nothing that it was granted went unused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.cluster import access
+from e2e.stack import OPERATOR_NAMESPACE
+
+if TYPE_CHECKING:
+    from e2e.kube import Kube, Object
+
+ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:epd-operator"
+Verb = tuple[str, str, str]  # API group, resource with subresource, verb
+
+
+@pytest.fixture(scope="module")
+def audited(operator: Kube) -> list[Object]:
+    """What the operator asked of the API server, one record a request."""
+    log = access.audit_log()
+    if log is None:
+        pytest.skip("this cluster's audit log cannot be read (only the local cluster's can)")
+    records = []
+    for line in log.read_text().splitlines():
+        record = json.loads(line)
+        if record["user"]["username"] == ACCOUNT and record["stage"] == "ResponseComplete":
+            records.append(record)
+    assert records, "the operator never asked anything"
+    return records
+
+
+def granted(kube: Kube) -> set[Verb]:
+    """Every verb the operator's roles grant, read from the cluster."""
+    found: set[Verb] = set()
+    group = "rbac.authorization.k8s.io/v1"
+    roles = kube.list(group, "ClusterRole", None, "app.kubernetes.io/name=epd-operator")
+    roles += kube.list(group, "Role", OPERATOR_NAMESPACE, "app.kubernetes.io/name=epd-operator")
+    for role in roles:
+        for rule in role["rules"]:
+            found |= {(g, r, v) for g in rule.get("apiGroups", []) for r in rule["resources"] for v in rule["verbs"]}
+    return found
+
+
+def used(records: list[Object]) -> set[Verb]:
+    """Every verb the operator used with success."""
+    found: set[Verb] = set()
+    for record in records:
+        ref = record.get("objectRef")
+        if ref and record["responseStatus"]["code"] != 403:
+            resource = "/".join(filter(None, (ref["resource"], ref.get("subresource"))))
+            found.add((ref.get("apiGroup", ""), resource, record["verb"]))
+    return found
+
+
+def test_nothing_the_operator_asks_is_refused(audited: list[Object]) -> None:
+    refused: dict[str, int] = defaultdict(int)
+    for record in audited:
+        if record["responseStatus"]["code"] == 403:
+            refused[f"{record['verb']} {record['requestURI']}: {record['responseStatus'].get('message')}"] += 1
+    assert not refused
+
+
+def test_nothing_granted_is_unused(operator: Kube, audited: list[Object]) -> None:
+    # Server-side apply of a new object needs `create` beside `patch`; the API server asks for it inside the PATCH.
+    applied = {(group, resource) for group, resource, verb in used(audited) if verb == "patch"}
+    unused = granted(operator) - used(audited) - {(group, resource, "create") for group, resource in applied}
+    assert not unused
+
+
+def test_no_wildcards_and_no_secrets(operator: Kube) -> None:
+    for group, resource, verb in granted(operator):
+        assert "*" not in (group, resource, verb)
+        assert resource != "secrets"
+        assert verb not in {"escalate", "impersonate", "bind", "deletecollection"}
