@@ -1,0 +1,80 @@
+"""Kubernetes-only facts that a model carries for the CRD: list types, open objects, CEL rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that types cannot say.
+
+    Attributes:
+        cel: the expression for the API server; `self` is the value the rule stands on.
+        message: names the field and the way out; both the API server and `parse` show it.
+        holds: the same rule over the raw value; None for a transition rule, which needs the stored object.
+    """
+
+    cel: str
+    message: str
+    holds: Callable[[Any], bool] | None = None
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Append the rule to the field's schema."""
+        found = dict(handler(schema))
+        found["x-kubernetes-validations"] = [*found.get("x-kubernetes-validations", []), self.manifest()]
+        return found
+
+    def manifest(self) -> dict[str, str]:
+        """The entry of `x-kubernetes-validations`."""
+        return {"rule": self.cel, "message": self.message}
+
+
+@dataclass(frozen=True)
+class ListType:
+    """How server-side apply merges a list: `map` by keys, `set` by value, `atomic` as one value."""
+
+    kind: Literal["map", "set", "atomic"]
+    keys: tuple[str, ...] = ()
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the list type, and the keys of a list-map, to the field's schema."""
+        found = {**handler(schema), "x-kubernetes-list-type": self.kind}
+        return {**found, "x-kubernetes-list-map-keys": list(self.keys)} if self.keys else found
+
+
+@dataclass(frozen=True)
+class Open:
+    """A field whose inside is not described here: Kubernetes' own type, or a value of any kind."""
+
+    schema: Literal["object", "any", "map of any"]
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Replace the inside of the field's schema, keeping its size limits and description."""
+        found = dict(handler(schema))
+        for key in ("anyOf", "items", "properties"):
+            found.pop(key, None)
+        preserve = {"x-kubernetes-preserve-unknown-fields": True}
+        if self.schema == "map of any":
+            return {**found, "type": "object", "additionalProperties": preserve}
+        found.pop("additionalProperties", None)
+        return {**found, "type": "object", **preserve} if self.schema == "object" else preserve
+
+
+@dataclass(frozen=True)
+class IntOrString:
+    """A field that the API server accepts as an integer or a string, as it does quantities."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Drop the type: `x-kubernetes-int-or-string` replaces it."""
+        found = dict(handler(schema))
+        found.pop("type", None)
+        return {**found, "x-kubernetes-int-or-string": True}

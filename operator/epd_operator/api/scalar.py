@@ -1,0 +1,72 @@
+"""The small types of the API: bounded strings, quantities, ports, maps."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from epd_operator.api.marker import IntOrString, ListType, Open, Rule
+
+
+class Base(BaseModel):
+    """A part of the API: camelCase outside, unknown fields refused, no type coerced."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+QUANTITY = r"^([1-9][0-9]*(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def _quantity(value: Any) -> Any:
+    # A whole number is written bare in YAML; True is an int in Python but not a quantity.
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str | bool | int | float) for item in value):
+        return value
+    raise ValueError("must be a string, a number, true, false, or a list of these")
+
+
+Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=253)]
+Label: TypeAlias = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
+ObjectName: TypeAlias = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
+Key: TypeAlias = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+ImageReference: TypeAlias = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
+Quantity: TypeAlias = Annotated[str, BeforeValidator(_quantity), Field(max_length=32, pattern=QUANTITY), IntOrString()]
+Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
+HighPort: TypeAlias = Annotated[int, Field(ge=1024, le=65535)]
+Replicas: TypeAlias = Annotated[int, Field(ge=0, le=1000)]
+AbsolutePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/[^:]*$")]
+RelativePath: TypeAlias = Annotated[
+    str,
+    Field(max_length=1024),
+    Rule(
+        "!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
+        "must be a path relative to the volume, without '..'",
+        lambda path: not path.startswith("/") and ".." not in path.split("/"),
+    ),
+]
+Scalar: TypeAlias = bool | int | float | str
+Argument: TypeAlias = Annotated[Scalar | list[Scalar], PlainValidator(_argument), WithJsonSchema({})]
+Arguments: TypeAlias = Annotated[dict[str, Argument], Field(max_length=128), Open("map of any")]
+OpenObject: TypeAlias = Annotated[dict[str, Any], Open("object")]
+Value: TypeAlias = Annotated[str, Field(max_length=4096)]
+LabelValue: TypeAlias = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
+LabelMap: TypeAlias = Annotated[dict[str, LabelValue], Field(max_length=32)]
+AnnotationMap: TypeAlias = Annotated[dict[str, Value], Field(max_length=32)]
+AtomicTexts: TypeAlias = Annotated[list[Text], Field(max_length=32), ListType("atomic")]
