@@ -1,0 +1,137 @@
+"""The decode's half of one transfer: connect to the prefill, name the room, take its pages and the handover."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epd_workers.reference.transfer import frame as wire
+from epd_workers.reference.transfer.errors import TransferError
+from epd_workers.reference.transfer.frame import Frame, FrameError, FrameKind, FrameLimits
+from epd_workers.reference.transfer.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_workers.reference.transfer.timeouts import Timeouts
+
+
+@dataclass(frozen=True)
+class Received:
+    """Everything that a prefill hands over for one request.
+
+    Attributes:
+        pages: The prompt's pages in order, the last one possibly partial.
+        meta: The handover's JSON object.
+        wait_seconds: From the connection to the prefill's acceptance of the room.
+        transfer_seconds: From the first page to the handover: the computing of later pages overlaps it.
+    """
+
+    pages: list[bytes]
+    meta: Mapping[str, Any]
+    wait_seconds: float
+    transfer_seconds: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pages."""
+        return sum(map(len, self.pages))
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """Fetches the pages of rooms for one decode server.
+
+    Attributes:
+        layout: The shape of this server's pages.
+        max_pages: The most pages that one request may have here.
+        name: This server's name, told to the prefill for its records.
+        timeouts: Bounds of the waits.
+    """
+
+    layout: Layout
+    max_pages: int
+    name: str
+    timeouts: Timeouts
+
+    async def receive(self, host: str, port: int, room: int) -> Received:
+        """Fetch one room from the prefill rank at ``host:port``.
+
+        Raises:
+            TransferError: The layouts differ, the prefill failed or refused the room, or it was lost.
+        """
+        address = f"{host}:{port}"
+        try:
+            reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), self.timeouts.handshake)
+        except (OSError, TimeoutError) as error:
+            raise TransferError(f"the prefill server's page port {address} cannot be reached: {error}") from error
+        try:
+            return await self._converse(reader, writer, room)
+        except FrameError as error:
+            raise TransferError(f"the prefill server {address} broke the transfer protocol: {error}") from error
+        except (EOFError, OSError, TimeoutError) as error:
+            raise TransferError(f"the prefill server {address} was lost during the transfer") from error
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, room: int) -> Received:
+        started = time.monotonic()
+        writer.write(wire.pack(Frame(FrameKind.HELLO, {"room": room, "peer": self.name, **self.layout.state()})))
+        await writer.drain()
+        # The prefill's own deadline comes first and explains itself; this one catches a prefill that hangs.
+        accepted = await self._next(reader, self.timeouts.handshake + self.timeouts.heartbeat, room)
+        self._check_accept(accepted, room)
+        waited = time.monotonic() - started
+        pages: list[bytes] = []
+        first = 0.0
+        while True:
+            frame = await self._next(reader, self.timeouts.silence, room)
+            first = first or time.monotonic()
+            if frame.kind is FrameKind.PAGE:
+                self._add_page(pages, frame)
+            elif frame.kind is FrameKind.HANDOVER:
+                _check_handover(frame, room, len(pages))
+                break
+            elif frame.kind is not FrameKind.ALIVE:
+                raise FrameError(f"unexpected {frame.kind.name} frame")
+        writer.write(wire.pack(Frame(FrameKind.RECEIVED, {"room": room})))
+        await asyncio.wait_for(writer.drain(), self.timeouts.silence)
+        return Received(pages, frame.meta, waited, time.monotonic() - first)
+
+    async def _next(self, reader: asyncio.StreamReader, seconds: float, room: int) -> Frame:
+        limits = FrameLimits(body=self.layout.page_bytes)
+        frame = await asyncio.wait_for(wire.read(reader, limits), seconds)
+        if frame.kind is FrameKind.FAILED:
+            raise TransferError(
+                f"the prefill server failed room {room}: {frame.meta.get('message', 'no reason given')}"
+            )
+        return frame
+
+    def _check_accept(self, frame: Frame, room: int) -> None:
+        if frame.kind is not FrameKind.ACCEPT or frame.meta.get("room") != room:
+            raise FrameError(f"expected the acceptance of room {room}")
+        try:
+            differences = self.layout.differences(Layout.parse(frame.meta))
+        except ValueError as error:
+            raise FrameError(str(error)) from error
+        if differences:
+            raise TransferError(f"the prefill server's pages do not fit: {'; '.join(differences)}", retryable=False)
+
+    def _add_page(self, pages: list[bytes], frame: Frame) -> None:
+        if frame.meta.get("page") != len(pages):
+            raise FrameError(f"expected page {len(pages)}, got {frame.meta.get('page')!r}")
+        if len(pages) >= self.max_pages:
+            raise TransferError(f"the prompt needs more than the {self.max_pages} pages that fit into this server")
+        pages.append(frame.body)
+
+
+def _check_handover(frame: Frame, room: int, pages: int) -> None:
+    if frame.meta.get("room") != room:
+        raise TransferError(f"the handover is of room {frame.meta.get('room')!r}, expected {room}")
+    if frame.meta.get("pages") != pages:
+        raise FrameError(f"the handover counts {frame.meta.get('pages')!r} pages, {pages} came")

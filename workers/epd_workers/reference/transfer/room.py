@@ -1,0 +1,120 @@
+"""The prefill's half of one transfer: a mailbox between the request that computes and the connection that sends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from epd_workers.reference.transfer.errors import TransferError
+from epd_workers.reference.transfer.frame import Frame, FrameKind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+Result = TypeVar("Result")
+
+
+class Room:
+    """One request's room on a prefill server.
+
+    The request waits for its peer, posts pages as the engine fills them and hands over; the connection takes frames
+    from the mailbox and reports how it ended. All methods belong to the event loop except ``post_page``.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.peer = ""
+        self.sent_bytes = 0
+        self.handed_over_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._frames: asyncio.Queue[Frame] = asyncio.Queue()
+        self._attached: asyncio.Future[None] = self._loop.create_future()
+        self._settled: asyncio.Future[None] = self._loop.create_future()
+        self._settled.add_done_callback(_retrieve)
+
+    @property
+    def attached(self) -> bool:
+        """Whether a decode server is connected, or was."""
+        return self._attached.done()
+
+    def attach(self, peer: str) -> None:
+        """Join the decode server named ``peer`` to this room."""
+        self.peer = peer
+        self._attached.set_result(None)
+
+    def settle(self, failure: TransferError | None) -> None:
+        """Record how the connection ended: None when the peer confirmed that it has everything."""
+        if self._settled.done():
+            return
+        if failure is None:
+            self._settled.set_result(None)
+        else:
+            self._settled.set_exception(failure)
+
+    async def next_frame(self, seconds: float) -> Frame | None:
+        """Return the next frame to send, or None when none came within ``seconds``."""
+        try:
+            return await asyncio.wait_for(self._frames.get(), seconds)
+        except TimeoutError:
+            return None
+
+    def post_page(self, index: int, data: bytes) -> None:
+        """Queue a page for the peer; safe from the engine's thread."""
+        self.sent_bytes += len(data)
+        self._post(Frame(FrameKind.PAGE, {"page": index}, data))
+
+    def post_failure(self, message: str) -> None:
+        """Tell the peer that nothing more will come."""
+        self._post(Frame(FrameKind.FAILED, {"room": self.number, "message": message}))
+
+    async def connected(self, seconds: float) -> None:
+        """Wait until a decode server joins the room.
+
+        Raises:
+            TransferError: None came in time.
+        """
+        try:
+            await asyncio.wait_for(asyncio.shield(self._attached), seconds)
+        except TimeoutError as error:
+            raise TransferError(
+                f"no decode server asked for bootstrap_room {self.number} within {seconds:g} s"
+            ) from error
+
+    async def guard(self, work: Awaitable[Result]) -> Result:
+        """Await ``work``, cancelled as soon as the peer is lost.
+
+        Raises:
+            TransferError: The peer was lost.
+        """
+        task = asyncio.ensure_future(work)
+        first: set[asyncio.Future[Any]] = {task, self._settled}
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if self._settled.done():
+                self._settled.result()
+                raise TransferError("the decode server confirmed pages that were never handed over")
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def hand_over(self, meta: Mapping[str, Any], pages: int) -> None:
+        """Send the handover and wait until the peer confirms that it has all pages.
+
+        Raises:
+            TransferError: The peer was lost.
+        """
+        self.handed_over_at = time.monotonic()
+        self._post(Frame(FrameKind.HANDOVER, {**meta, "room": self.number, "pages": pages}))
+        await asyncio.shield(self._settled)
+
+    def _post(self, frame: Frame) -> None:
+        # Through the loop even from the loop: frames then leave in the order in which any thread posted them.
+        self._loop.call_soon_threadsafe(self._frames.put_nowait, frame)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
