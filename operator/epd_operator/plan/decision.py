@@ -1,0 +1,168 @@
+"""From a resource and the cluster to the objects, deletions and status that follow: total, and without a memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import Fault, SpecError, names, parse
+from epd_operator.api.effective import effective
+from epd_operator.engines import UnknownProfile, lookup
+from epd_operator.plan import access, condition, disruption, network, router, service, snapshot, workload
+from epd_operator.plan.health import Target, Verdict, live_targets, measure
+from epd_operator.plan.reason import Reason
+from epd_operator.plan.revision import identify
+from epd_operator.plan.rollout import Ref, leftovers
+from epd_operator.plan.scope import Scope
+from epd_operator.plan.status import Picture, judge, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epd_operator.plan.condition import Event
+    from epd_operator.plan.observation import Object, Observed, Settings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What should be done for one resource now.
+
+    Attributes:
+        objects: every object that should exist, in the order to apply them.
+        prune: live objects to delete, with their uid as precondition.
+        status: the complete status to apply.
+        moving: whether registrars should be polled every 2 seconds, else every 15.
+        events: what changed since the status that the resource carries.
+    """
+
+    objects: tuple[dict[str, Any], ...]
+    prune: tuple[Ref, ...]
+    status: dict[str, Any]
+    moving: bool
+    events: tuple[Event, ...]
+
+
+def plan(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Plan:
+    """Decide; the same arguments always give the same plan.
+
+    Args:
+        cr: the custom resource as the API server has it.
+        observed: the cluster around it.
+        settings: the operator installation.
+    """
+    if cr["metadata"].get("deletionTimestamp"):
+        # The garbage collector is at work: whatever we made now, it would have to delete again.
+        return Plan((), (), dict(cr.get("status") or {}), moving=False, events=())
+    admitted = _admit(cr, observed, settings)
+    return _refused(cr, observed, admitted) if isinstance(admitted, Verdict) else _planned(cr, observed, admitted)
+
+
+def _admit(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Scope | Verdict:
+    try:
+        document = parse(cr)
+    except SpecError as error:
+        return _invalid(error.faults)
+    engine = document.spec.engine
+    profile = lookup(engine.type, engine.version)
+    if isinstance(profile, UnknownProfile):
+        reason = Reason.UNKNOWN_ENGINE_VERSION if profile.known else Reason.ENGINE_NOT_AVAILABLE
+        return Verdict(False, reason, profile.message)
+    faults = profile.check(document.spec)
+    if faults:
+        return _invalid(faults)
+    meaning = effective(document, profile)
+    identity = identify(document, meaning, profile)
+    image = (
+        meaning.image
+        or snapshot.stored_image(observed.children, identity.compat_key)
+        or profile.default_image(settings)
+    )
+    if image is None:
+        return _invalid([Fault("spec.engine.image", None, f"is required for {engine.type}: add it")])
+    return Scope(document, meaning, profile, identity, settings, image)
+
+
+def _invalid(faults: Sequence[Fault]) -> Verdict:
+    return Verdict(False, Reason.INVALID_SPEC, "; ".join(str(fault) for fault in faults))
+
+
+def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
+    objects = _objects(scope, observed.children)
+    healths = {part: measure(target, observed) for part, target in _targets(scope).items()}
+    uid = scope.document.metadata.uid
+    rest = leftovers(uid, objects, observed, healths, policies=scope.effective.network_policy)
+    valid = Verdict(
+        True, Reason.ACCEPTED, f"accepted by the rules of {scope.profile.engine_type} {scope.profile.version}"
+    )
+    picture = Picture(valid, healths, scope.identity.compat_key, rest.held)
+    static = {
+        "revision": scope.identity.set_revision,
+        "compatKey": scope.identity.compat_key,
+        "effective": scope.effective.published(),
+        **numbers(healths, service.url(scope)),
+    }
+    return _conclude(cr, observed, picture, static, objects=objects, prune=rest.prune)
+
+
+def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:
+    """A plan for a spec that cannot be planned: an earlier generation, if any, is watched and left alone."""
+    status = cr.get("status") or {}
+    healths = {part: measure(target, observed) for part, target in live_targets(observed, status).items()}
+    picture = Picture(valid, healths, str(status.get("compatKey", "")), held=())
+    static = {key: status[key] for key in ("revision", "compatKey", "effective") if key in status}
+    url = str((status.get("router") or {}).get("url", ""))
+    return _conclude(cr, observed, picture, {**static, **numbers(healths, url)}, objects=[], prune=())
+
+
+def _conclude(
+    cr: Mapping[str, Any],
+    observed: Observed,
+    picture: Picture,
+    static: Mapping[str, Any],
+    *,
+    objects: Sequence[dict[str, Any]],
+    prune: tuple[Ref, ...],
+) -> Plan:
+    generation = int(cr["metadata"].get("generation") or 0)
+    before = condition.current(cr.get("status") or {})
+    verdicts = judge(picture, observed, before)
+    status = {
+        "observedGeneration": generation,
+        **static,
+        "conditions": condition.write(verdicts, before, generation, observed.now),
+    }
+    events = condition.transitions(verdicts, before)
+    return Plan(tuple(objects), prune, status, moving=verdicts["Reconciling"].status, events=events)
+
+
+def _targets(scope: Scope) -> dict[str, Target]:
+    revisions = scope.identity.revisions
+    targets: dict[str, Target] = {
+        name: Target(name, names.workload(scope.name, name, revisions[name]), role.replicas, revisions[name])
+        for name, role in scope.effective.roles.items()
+    }
+    replicas = scope.effective.router.replicas
+    targets[names.ROUTER] = Target(names.ROUTER, names.router(scope.name), replicas, revisions[names.ROUTER])
+    return targets
+
+
+def _objects(scope: Scope, children: Sequence[Object]) -> list[dict[str, Any]]:
+    """Everything that should exist: what pods refer to comes before them, and a template before its Deployment."""
+    snapshots, deployments = [], []
+    for name, role in scope.effective.roles.items():
+        stored_as = names.workload(scope.name, name, scope.identity.revisions[name])
+        template = snapshot.stored_template(children, stored_as) or workload.pod_template(scope, role)
+        snapshots.append(snapshot.controller_revision(scope, name, stored_as, template))
+        deployments.append(workload.deployment(scope, role, template))
+    stored_as = names.workload(scope.name, names.ROUTER, scope.identity.revisions[names.ROUTER])
+    template = snapshot.stored_template(children, stored_as) or router.pod_template(scope)
+    snapshots.append(snapshot.controller_revision(scope, names.ROUTER, stored_as, template))
+    deployments.append(router.deployment(scope, template))
+    return [
+        *access.accounts(scope),
+        *network.policies(scope),
+        *service.services(scope),
+        *disruption.budgets(scope),
+        *snapshots,
+        *deployments,
+    ]

@@ -1,0 +1,92 @@
+"""Why pods are not ready, in one line: what a person would look for with `kubectl describe pod`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.plan.observation import name_of
+from epd_operator.plan.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from epd_operator.plan.observation import Object
+
+MESSAGE_LIMIT = 400  # characters quoted from a scheduler, a kubelet or a container
+
+_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
+_CREATE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What keeps a pod from being ready.
+
+    Attributes:
+        reason: one of the reasons that name a fault of a pod.
+        message: one line, with the pod's and the container's name.
+    """
+
+    reason: Reason
+    message: str
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod is Ready and not being deleted."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def diagnose(pods: Sequence[Object]) -> Diagnosis | None:
+    """The most telling fault among pods, or None when those that are not ready merely need time.
+
+    Pods being deleted are not looked at: their containers' exits are wanted.
+    """
+    waiting = sorted((p for p in pods if not is_ready(p) and not p["metadata"].get("deletionTimestamp")), key=name_of)
+    found = [diagnosis for pod in waiting for diagnosis in _faults(pod)]
+    order = (Reason.CRASH_LOOPING, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_NOT_CREATED, Reason.UNSCHEDULABLE)
+    return min(found, key=lambda d: order.index(d.reason), default=None)
+
+
+def one_line(text: str) -> str:
+    """Text on one line, cut to `MESSAGE_LIMIT` characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= MESSAGE_LIMIT else flat[: MESSAGE_LIMIT - 1] + "…"
+
+
+def _faults(pod: Object) -> Iterator[Diagnosis]:
+    status = pod.get("status", {})
+    pod_name = name_of(pod)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield Diagnosis(Reason.UNSCHEDULABLE, f"pod {pod_name}: {one_line(condition.get('message', ''))}")
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(field) or ():
+            fault = _container_fault(container)
+            if fault is not None:
+                yield Diagnosis(fault.reason, f"pod {pod_name}, container {container['name']}: {fault.message}")
+
+
+def _container_fault(container: Mapping[str, Any]) -> Diagnosis | None:
+    waiting = container.get("state", {}).get("waiting") or {}
+    reason, text = waiting.get("reason", ""), one_line(waiting.get("message", ""))
+    if reason in _PULL:
+        hint = "a pod that already waits takes new imagePullSecrets only after it is deleted"
+        return Diagnosis(Reason.IMAGE_PULL_FAILED, f"{reason} of {container.get('image', '?')}: {text} ({hint})")
+    if reason in _CREATE:
+        return Diagnosis(Reason.CONTAINER_NOT_CREATED, f"{reason}: {text}")
+    # A container that runs again after an exit is still reported with that exit: the condition must not flap
+    # between "crashed" and "starting" at the pace of the restarts.
+    exit_state = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
+    if exit_state and not container.get("ready") and (exit_state.get("exitCode", 0) != 0 or reason):
+        return Diagnosis(Reason.CRASH_LOOPING, _exit_message(exit_state))
+    return None
+
+
+def _exit_message(exit_state: Mapping[str, Any]) -> str:
+    head = f"exited with code {exit_state.get('exitCode')} ({exit_state.get('reason', 'Error')})"
+    words = one_line(exit_state.get("message", ""))
+    return f"{head}: {words}" if words else f"{head}; see `kubectl logs --previous`"

@@ -1,0 +1,169 @@
+"""How one part (a role or the router) compares with what the spec asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import names
+from epd_operator.plan.diagnosis import diagnose, one_line
+from epd_operator.plan.observation import labels, name_of, of_kind
+from epd_operator.plan.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epd_operator.plan.observation import Object, Observed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Status, reason and message of one condition; time and generation are added when it is written."""
+
+    status: bool
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a part should come to.
+
+    Attributes:
+        part: a role, or `router`.
+        deployment: name of the Deployment that should carry it.
+        desired: pods it should have.
+        revision: 8 hex digits that its Deployment and pods are labelled with.
+    """
+
+    part: str
+    deployment: str
+    desired: int
+    revision: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a part has come to.
+
+    Attributes:
+        target: what it should come to.
+        ready: ready pods of every revision, as they all serve.
+        updated: ready pods of the target's revision.
+        verdict: whether the part is at its desired count and revision, and else why not.
+    """
+
+    target: Target
+    ready: int
+    updated: int
+    verdict: Verdict
+
+
+def measure(target: Target, observed: Observed) -> Health:
+    """Compare a part with its target."""
+    deployments = [d for d in of_kind(observed.children, "Deployment") if component_of(d) == target.part]
+    live = next((d for d in deployments if name_of(d) == target.deployment), None)
+    ready = sum(_count(d, "readyReplicas") for d in deployments)
+    current = live is not None and labels(live).get(names.LABEL_REVISION) == target.revision
+    updated = min(_count(live, "updatedReplicas"), _count(live, "readyReplicas")) if live and current else 0
+    return Health(target, ready, updated, _verdict(target, live, observed))
+
+
+def live_targets(observed: Observed, status: Mapping[str, Any]) -> dict[str, Target]:
+    """Targets read back from live Deployments, for a spec that cannot be planned.
+
+    Of several revisions of a role the one that the last status calls desired counts, else the first by name.
+    """
+    targets: dict[str, Target] = {}
+    for part in names.COMPONENTS:
+        deployments = [d for d in of_kind(observed.children, "Deployment") if component_of(d) == part]
+        wanted = (status.get("roles") or {}).get(part, {}).get("revision")
+        deployments.sort(key=lambda d: labels(d).get(names.LABEL_REVISION) != wanted)
+        if deployments:
+            chosen = deployments[0]
+            desired = int(chosen.get("spec", {}).get("replicas", 1))
+            targets[part] = Target(part, name_of(chosen), desired, labels(chosen).get(names.LABEL_REVISION, ""))
+    return targets
+
+
+def component_of(obj: Object) -> str:
+    """Which part an object belongs to; empty when it belongs to none."""
+    return labels(obj).get(names.LABEL_COMPONENT, "")
+
+
+def _count(deployment: Object, field: str) -> int:
+    return int((deployment.get("status") or {}).get(field) or 0)
+
+
+def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict:
+    if live is None:
+        return Verdict(False, Reason.CREATING, f"Deployment {target.deployment} does not exist yet")
+    progress = f"{_count(live, 'readyReplicas')}/{target.desired} ready at revision {target.revision}"
+    refusal = pod_refusal(live)
+    if refusal is not None:
+        return Verdict(False, refusal.reason, f"{progress}; {refusal.message}")
+    if not _as_specified(target, live):
+        return Verdict(False, Reason.SCALING, f"{progress}; Deployment {target.deployment} is being changed")
+    pods = [p for p in observed.pods if component_of(p) == target.part and _revision(p) == target.revision]
+    if not _complete(target, live):
+        diagnosis = diagnose(pods)
+        if diagnosis is not None:
+            return Verdict(False, diagnosis.reason, f"{progress}; {diagnosis.message}")
+        return Verdict(False, Reason.STARTING, progress)
+    complaint = _complaint(pods, observed.routers)
+    return complaint or Verdict(True, Reason.AT_DESIRED, progress)
+
+
+def pod_refusal(deployment: Object) -> Verdict | None:
+    """Why the API server refuses pods of a Deployment, from its ReplicaFailure condition; None when it does not."""
+    for condition in (deployment.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            text = one_line(condition.get("message", ""))
+            return Verdict(False, refusal_reason(text), f"pods of {name_of(deployment)} are refused: {text}")
+    return None
+
+
+def refusal_reason(text: str) -> Reason:
+    """Which kind of refusal an API server's error text is."""
+    lowered = text.lower()
+    if "exceeded quota" in lowered or "failed quota" in lowered:
+        return Reason.QUOTA_EXCEEDED
+    return Reason.FORBIDDEN if "forbidden" in lowered else Reason.APPLY_REJECTED
+
+
+def _as_specified(target: Target, live: Object) -> bool:
+    spec_matches = live.get("spec", {}).get("replicas", 1) == target.desired
+    fresh = _count(live, "observedGeneration") >= int(live["metadata"].get("generation") or 0)
+    return spec_matches and fresh and labels(live).get(names.LABEL_REVISION) == target.revision
+
+
+def _complete(target: Target, live: Object) -> bool:
+    return all(_count(live, field) == target.desired for field in ("replicas", "readyReplicas", "updatedReplicas"))
+
+
+def _revision(pod: Object) -> str:
+    return labels(pod).get(names.LABEL_REVISION, "")
+
+
+def _complaint(pods: Sequence[Object], routers: Sequence[Object]) -> Verdict | None:
+    # A pod can be Ready for the kubelet and still serve nobody: only the registrars know.
+    ours = {name_of(pod) for pod in pods}
+    refused = {
+        f"{worker['pod']}: {worker.get('reason') or 'no reason given'}"
+        for document in routers
+        for worker in document.get("workers") or ()
+        if worker.get("pod") in ours and worker.get("state") == "refused"
+    }
+    if refused:
+        return Verdict(False, Reason.WORKER_REFUSED, one_line("; ".join(sorted(refused))))
+    missing = {
+        f"{encoder['pod']} with {prefill}"
+        for document in routers
+        for encoder in document.get("encoders") or ()
+        if encoder.get("pod") in ours
+        for prefill in encoder.get("missing") or ()
+    }
+    if missing:
+        text = f"not registered: {', '.join(sorted(missing))}"
+        return Verdict(False, Reason.ENCODER_NOT_REGISTERED, one_line(text))
+    return None

@@ -1,0 +1,65 @@
+"""What the plan reads besides the resource itself: the release's settings and one view of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What this operator installation adds to every plan.
+
+    Attributes:
+        router_image: image of the router and registrar containers when `spec.router.image` is absent.
+        worker_image: image of the Reference engine when `spec.engine.image` is absent.
+        version: version of the operator; never part of a pod template.
+        operator_namespace: namespace whose pods may read the registrars.
+    """
+
+    router_image: str
+    worker_image: str
+    version: str
+    operator_namespace: str = "epd-system"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One consistent-enough view of the cluster, taken before planning.
+
+    Attributes:
+        children: every live object that carries our label and an ownerReference to this resource, of any kind.
+        pods: pods labelled with this resource's instance name.
+        routers: last `GET /state` document of each registrar that answered.
+        conflicts: `Kind/name` of each foreign object that holds the name of a child.
+        failures: errors of the last attempt to apply, one line each (quota, forbidden, invalid).
+        now: current time, UTC, with time zone.
+    """
+
+    children: Sequence[Object]
+    pods: Sequence[Object]
+    routers: Sequence[Object]
+    conflicts: Sequence[str]
+    failures: Sequence[str]
+    now: datetime
+
+
+def labels(obj: Object) -> Mapping[str, str]:
+    """Labels of a Kubernetes object; empty when it has none."""
+    return obj.get("metadata", {}).get("labels") or {}
+
+
+def of_kind(children: Sequence[Object], kind: str) -> list[Object]:
+    """The children of one kind, by name."""
+    return sorted((child for child in children if child.get("kind") == kind), key=name_of)
+
+
+def name_of(obj: Object) -> str:
+    """`metadata.name` of a Kubernetes object."""
+    return str(obj["metadata"]["name"])

@@ -1,0 +1,57 @@
+"""The closed list of condition reasons: what each one means to the reader of `kubectl describe`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class Reason(StrEnum):
+    """A reason of a condition; `doc` is the sentence that the reference page prints."""
+
+    doc: str
+
+    def __new__(cls, value: str, doc: str) -> Self:
+        """Make the member a string with its explanation beside it."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.doc = doc
+        return member
+
+    ACCEPTED = "Accepted", "The spec passed every rule of this engine version."
+    INVALID_SPEC = "InvalidSpec", "The spec breaks a rule; the message names each field. What ran before keeps running."
+    UNKNOWN_ENGINE_VERSION = "UnknownEngineVersion", "No profile knows this engine version; the message lists them."
+    ENGINE_NOT_AVAILABLE = "EngineNotAvailable", "This release of the operator cannot run this engine type."
+
+    SERVING = "Serving", "A ready router has at least one routable prefill and decode of one compatibility key."
+    NO_ROUTABLE_PAIR = "NoRoutablePair", "The router has no routable prefill and decode of one compatibility key."
+    ROUTER_NOT_REPORTING = (
+        "RouterNotReporting",
+        "Router pods are ready, but no registrar has answered the operator yet.",
+    )
+    SCALED_TO_ZERO = "ScaledToZero", "The spec asks for no pod of a role that every request needs."
+
+    AT_DESIRED = "AtDesired", "The part has its desired count of ready pods at the desired revision."
+    CREATING = "Creating", "The part's Deployment does not exist yet."
+    SCALING = "Scaling", "The live Deployment has another size or revision than the spec asks for."
+    STARTING = "Starting", "Pods run and are not ready yet, for instance while they load weights."
+    UNSCHEDULABLE = "Unschedulable", "No node can take a pod; the message is the scheduler's."
+    IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull an image of a pod."
+    CONTAINER_NOT_CREATED = "ContainerNotCreated", "A node cannot create a container: a missing Secret, a bad mount."
+    CRASH_LOOPING = "CrashLooping", "A container exited and is restarted; the message has its exit code and last words."
+    WORKER_REFUSED = "WorkerRefused", "A registrar does not admit a ready pod; the message is the registrar's."
+    ENCODER_NOT_REGISTERED = "EncoderNotRegistered", "An encoder is missing from the list of a prefill pod."
+
+    QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota refuses an object or a pod."
+    FORBIDDEN = "Forbidden", "The API server forbids an object or a pod: rights, admission or pod security."
+    APPLY_REJECTED = "ApplyRejected", "The API server refuses an object for another reason, given in the message."
+    NAME_CONFLICT = "NameConflict", "A foreign object has the name of a child; it is left alone."
+
+    PROGRESSING = "Progressing", "The cluster is moving towards the spec."
+    REPLACING = (
+        "Replacing",
+        "A new revision is coming up beside the old one, which serves until the new one is routable.",
+    )
+    SETTLED = "Settled", "Nothing is left to do."
+    NOT_STALLED = "NotStalled", "Nothing needs help from a person."
+    ALL_READY = "AllReady", "Everything declared is as declared."

@@ -1,0 +1,83 @@
+"""Everything that a renderer may look at, in one value: the resource, its effective meaning and its identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_operator.api.deployment import DeepSeekV41Deployment
+    from epd_operator.api.effective import Effective
+    from epd_operator.engines import Profile
+    from epd_operator.plan.observation import Settings
+    from epd_operator.plan.revision import Identity
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One resource under one profile, ready to be rendered.
+
+    Attributes:
+        document: what the user wrote.
+        effective: what it means once defaults are filled in.
+        profile: facts about its engine.
+        identity: compatibility key and revisions.
+        settings: the operator installation.
+        engine_image: image of the engine containers, see `revision.engine_image`.
+    """
+
+    document: DeepSeekV41Deployment
+    effective: Effective
+    profile: Profile
+    identity: Identity
+    settings: Settings
+    engine_image: str
+
+    @property
+    def name(self) -> str:
+        """Name of the custom resource, and label value of everything that belongs to it."""
+        return self.document.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the custom resource and of every child."""
+        return self.document.metadata.namespace
+
+    def child(self, kind: tuple[str, str], name: str, part: str, **body: Any) -> dict[str, Any]:
+        """A child that belongs to no revision.
+
+        Args:
+            kind: apiVersion and kind.
+            name: its name.
+            part: a role, `router`, or another word that names what it is for.
+            body: everything beside apiVersion, kind and metadata.
+        """
+        return self._object(kind, name, names.labels(self.name, part), body)
+
+    def revised(self, kind: tuple[str, str], name: str, part: str, **body: Any) -> dict[str, Any]:
+        """A child that carries the part's revision; arguments as for `child`."""
+        return self._object(kind, name, self.pod_labels(part), body)
+
+    def pod_labels(self, part: str) -> dict[str, str]:
+        """Labels of a part's pods and of what makes them."""
+        compat_key = self.identity.compat_key if part in names.ROLES else ""
+        return names.labels(self.name, part, revision=self.identity.revisions[part], compat_key=compat_key)
+
+    def _object(
+        self, kind: tuple[str, str], name: str, labels: Mapping[str, str], body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        metadata = {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": dict(labels),
+            "ownerReferences": [dict(names.owner_reference(self.name, self.document.metadata.uid))],
+        }
+        extra = body.get("annotations")
+        if extra:
+            metadata["annotations"] = dict(extra)
+        rest = {key: value for key, value in body.items() if key != "annotations"}
+        return {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **rest}

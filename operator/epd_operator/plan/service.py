@@ -1,0 +1,59 @@
+"""Services: one for clients, one headless over the prefill pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import names
+
+if TYPE_CHECKING:
+    from epd_operator.plan.scope import Scope
+
+_KIND = ("v1", "Service")
+
+
+def services(scope: Scope) -> list[dict[str, Any]]:
+    """Every Service of a resource."""
+    return [_client(scope), _bootstrap(scope)]
+
+
+def url(scope: Scope) -> str:
+    """Address of the client Service inside the cluster, whatever the cluster's DNS domain is."""
+    port = scope.effective.router.service_port
+    return f"http://{names.client_service(scope.name)}.{scope.namespace}.svc:{port}"
+
+
+def _client(scope: Scope) -> dict[str, Any]:
+    router = scope.effective.router
+    return scope.child(
+        _KIND,
+        names.client_service(scope.name),
+        names.ROUTER,
+        annotations=router.service_annotations,
+        spec={
+            "type": router.service_type,
+            "selector": names.selector(scope.name, names.ROUTER),
+            "ports": [_port("http", router.service_port, "http")],
+        },
+    )
+
+
+def _bootstrap(scope: Scope) -> dict[str, Any]:
+    ports = scope.profile.ports("prefill", scope.effective.bootstrap_port)
+    return scope.child(
+        _KIND,
+        names.bootstrap_service(scope.name),
+        "prefill",
+        spec={
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            # Decode pods and registrars look at a prefill while it still starts.
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(scope.name, "prefill"),
+            "ports": [_port(port.name, port.number, port.name) for port in ports],
+        },
+    )
+
+
+def _port(name: str, number: int, target: str) -> dict[str, Any]:
+    return {"name": name, "port": number, "targetPort": target, "protocol": "TCP"}

@@ -1,0 +1,134 @@
+"""The status of a resource: what each condition says, and the numbers beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import names
+from epd_operator.api.status import role_status, router_status
+from epd_operator.plan.availability import available
+from epd_operator.plan.diagnosis import one_line
+from epd_operator.plan.health import Verdict, pod_refusal, refusal_reason
+from epd_operator.plan.observation import of_kind
+from epd_operator.plan.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epd_operator.plan.health import Health
+    from epd_operator.plan.observation import Observed
+    from epd_operator.plan.rollout import Ref
+
+_FAULTS = (
+    Reason.QUOTA_EXCEEDED,
+    Reason.FORBIDDEN,
+    Reason.APPLY_REJECTED,
+    Reason.CRASH_LOOPING,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.CONTAINER_NOT_CREATED,
+    Reason.UNSCHEDULABLE,
+    Reason.WORKER_REFUSED,
+    Reason.ENCODER_NOT_REGISTERED,
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the conditions are judged on.
+
+    Attributes:
+        valid: verdict on the spec.
+        healths: what each part has come to.
+        compat_key: key of the set that should serve; empty when it is not known.
+        held: objects of earlier revisions that go on serving.
+    """
+
+    valid: Verdict
+    healths: Mapping[str, Health]
+    compat_key: str
+    held: Sequence[Ref]
+
+
+def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> dict[str, Verdict]:
+    """Every condition of a resource.
+
+    Args:
+        picture: what is known of it.
+        observed: the cluster.
+        before: conditions as they stand, by type.
+    """
+    healths = picture.healths
+    serving = available(healths, observed.routers, picture.compat_key, before.get("Available"))
+    obstacle = _obstacle(picture, observed)
+    ready = _ready(picture, serving, obstacle)
+    parts = {f"{part.capitalize()}Ready": health.verdict for part, health in healths.items()}
+    return {
+        "Valid": picture.valid,
+        "Available": serving,
+        **parts,
+        "Reconciling": _reconciling(picture, ready, obstacle),
+        "Stalled": obstacle or Verdict(False, Reason.NOT_STALLED, "nothing needs help"),
+        "Ready": ready,
+    }
+
+
+def numbers(healths: Mapping[str, Health], url: str) -> dict[str, Any]:
+    """`status.roles` and `status.router`; parts that do not exist are left out."""
+    roles = {
+        part: role_status(
+            desired=health.target.desired,
+            ready=health.ready,
+            updated=health.updated,
+            revision=health.target.revision,
+        )
+        for part, health in healths.items()
+        if part in names.ROLES
+    }
+    router = healths.get(names.ROUTER)
+    shown: dict[str, Any] = {"roles": roles} if roles else {}
+    if router is not None:
+        shown["router"] = router_status(desired=router.target.desired, ready=router.ready, url=url)
+    return shown
+
+
+def _obstacle(picture: Picture, observed: Observed) -> Verdict | None:
+    """What waiting will not remove, or None."""
+    if not picture.valid.status:
+        return Verdict(True, picture.valid.reason, picture.valid.message)
+    if observed.conflicts:
+        held = ", ".join(sorted(observed.conflicts))
+        text = f"not ours, so left alone: {held}; rename or delete them, or choose another metadata.name"
+        return Verdict(True, Reason.NAME_CONFLICT, text)
+    if observed.failures:
+        lines = sorted({one_line(line) for line in observed.failures})
+        return Verdict(True, refusal_reason(lines[0]), "; ".join(lines))
+    refusals = [pod_refusal(deployment) for deployment in of_kind(observed.children, "Deployment")]
+    first = next((refusal for refusal in refusals if refusal is not None), None)
+    return None if first is None else Verdict(True, first.reason, first.message)
+
+
+def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None) -> Verdict:
+    if obstacle is not None:
+        return Verdict(False, obstacle.reason, obstacle.message)
+    behind = {part: health.verdict for part, health in picture.healths.items() if not health.verdict.status}
+    if behind:
+        # The reason is that of a part with a fault, else of the part that a request needs last.
+        order = sorted(behind, key=lambda part: (behind[part].reason not in _FAULTS, -names.COMPONENTS.index(part)))
+        waits = "; ".join(f"{part}: {behind[part].message}" for part in order)
+        return Verdict(False, behind[order[0]].reason, waits)
+    if not serving.status:
+        return Verdict(False, serving.reason, serving.message)
+    if picture.held:
+        held = ", ".join(ref.name for ref in picture.held if ref.kind == "Deployment")
+        return Verdict(False, Reason.REPLACING, f"{held} until the routers route to all of the new set")
+    return Verdict(True, Reason.ALL_READY, f"{', '.join(picture.healths)} as declared")
+
+
+def _reconciling(picture: Picture, ready: Verdict, obstacle: Verdict | None) -> Verdict:
+    if obstacle is not None:
+        return Verdict(False, obstacle.reason, "waiting will not help: see Stalled")
+    if ready.status:
+        return Verdict(False, Reason.SETTLED, "nothing is left to do")
+    reason = Reason.REPLACING if picture.held else Reason.PROGRESSING
+    return Verdict(True, reason, ready.message)

@@ -1,0 +1,158 @@
+"""The Deployment of one role at one revision, from the engine's profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import names
+from epd_operator.engines import Context
+from epd_operator.plan import security
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_operator.api.effective import EffectiveRole
+    from epd_operator.plan.scope import Scope
+
+CONTAINER = "engine"
+_WEIGHTS_VOLUME = "epd-weights"
+_START_MARGIN_SECONDS = 300  # scheduling and pulling an image, on top of the engine's own start
+
+
+def deployment(scope: Scope, role: EffectiveRole, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The Deployment around a pod template, rendered or stored."""
+    revision = scope.identity.revisions[role.name]
+    return scope.revised(
+        ("apps/v1", "Deployment"),
+        names.workload(scope.name, role.name, revision),
+        role.name,
+        spec={
+            "replicas": role.replicas,
+            "revisionHistoryLimit": 1,
+            # A Deployment that loads for an hour is not stuck: Argo CD takes this deadline for a failure.
+            "progressDeadlineSeconds": role.startup_minutes * 60 + _START_MARGIN_SECONDS,
+            "selector": {"matchLabels": _selector(scope, role.name, revision)},
+            # No surge: the accelerators of a spare pod may not exist.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": dict(template),
+        },
+    )
+
+
+def pod_template(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+    """The pod template of a role, as this release renders it."""
+    overrides = role.pod
+    metadata: dict[str, Any] = {"labels": {**overrides.labels, **scope.pod_labels(role.name)}}
+    if overrides.annotations:
+        metadata["annotations"] = dict(overrides.annotations)
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "serviceAccountName": names.engine_account(scope.name),
+        "securityContext": security.pod_security(),
+        "terminationGracePeriodSeconds": role.grace_seconds,
+        **_placement(scope, role),
+        "containers": [_container(scope, role)],
+        "volumes": _volumes(scope, role),
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+def _selector(scope: Scope, part: str, revision: str) -> dict[str, str]:
+    return {**names.selector(scope.name, part), names.LABEL_REVISION: revision}
+
+
+def _container(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+    effective = scope.effective
+    context = Context(
+        served_name=effective.served_name,
+        model_path=effective.model_path,
+        bootstrap_port=effective.bootstrap_port,
+        args=role.args,
+        layout_key=scope.identity.compat_key,
+    )
+    program, *words = scope.profile.command(role.name, context)
+    return {
+        "name": CONTAINER,
+        "image": scope.engine_image,
+        "imagePullPolicy": effective.image_pull_policy,
+        "command": [program],
+        "args": words,
+        "env": _environment(scope, role),
+        "ports": [
+            {"name": port.name, "containerPort": port.number, "protocol": "TCP"}
+            for port in scope.profile.ports(role.name, effective.bootstrap_port)
+        ],
+        # CPU is a request only: a limit would throttle an engine in the middle of a step.
+        "resources": {"requests": {"cpu": role.cpu, "memory": role.memory}, "limits": {"memory": role.memory}},
+        **scope.profile.probes(role.name, role.startup_minutes),
+        # Endpoints, router and registrar let go of the pod before the engine hears of its end.
+        "lifecycle": {"preStop": {"sleep": {"seconds": scope.profile.pre_stop_seconds}}},
+        "securityContext": security.container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(scope, role),
+    }
+
+
+def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+    given = {**role.env, **role.secret_env}
+    home = [] if "HOME" in given else [{"name": "HOME", "value": security.SCRATCH_PATH}]
+    return [
+        *scope.profile.env(role.name),
+        *home,
+        *({"name": key, "value": value} for key, value in sorted(role.env.items())),
+        *(
+            {"name": key, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}
+            for key, secret in sorted(role.secret_env.items())
+        ),
+    ]
+
+
+def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+    volumes = [security.scratch_volume()]
+    source = scope.document.spec.model.source
+    if source is not None and source.persistent_volume_claim is not None:
+        claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
+        volumes.append({"name": _WEIGHTS_VOLUME, "persistentVolumeClaim": claim})
+    elif source is not None and source.image is not None:
+        volumes.append({"name": _WEIGHTS_VOLUME, "image": {"reference": source.image.reference}})
+    return [*volumes, *_dump(role)["volumes"]]
+
+
+def _mounts(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+    theirs: list[dict[str, Any]] = _dump(role)["volumeMounts"]
+    taken = {mount["mountPath"].rstrip("/") for mount in theirs}
+    mounts = [] if security.SCRATCH_PATH in taken else [security.scratch_mount()]
+    source = scope.document.spec.model.source
+    if source is not None:
+        weights: dict[str, Any] = {
+            "name": _WEIGHTS_VOLUME,
+            "mountPath": scope.effective.model_path,
+            "readOnly": True,
+        }
+        if source.persistent_volume_claim is not None and source.persistent_volume_claim.sub_path:
+            weights["subPath"] = source.persistent_volume_claim.sub_path
+        mounts.append(weights)
+    return [*mounts, *theirs]
+
+
+def _placement(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+    written = _dump(role)
+    fields = (
+        "nodeSelector",
+        "tolerations",
+        "affinity",
+        "priorityClassName",
+        "runtimeClassName",
+        "schedulerName",
+    )
+    placement = {field: written[field] for field in fields if written.get(field)}
+    own = {"matchLabels": names.selector(scope.name, role.name)}
+    spread = [{"labelSelector": own, **constraint} for constraint in written.get("topologySpreadConstraints", ())]
+    return {**placement, **({"topologySpreadConstraints": spread} if spread else {})}
+
+
+def _dump(role: EffectiveRole) -> dict[str, Any]:
+    """The overrides as Kubernetes spells them, without what the user left out."""
+    written = role.pod.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {"volumes": [], "volumeMounts": [], **written}
