@@ -107,7 +107,7 @@ class Model(Base):
         Rule(
             "!has(self.source) || (has(self.path) && self.path.startsWith('/'))",
             "spec.model.path must be an absolute path inside spec.model.source: add it, such as /model",
-            lambda model: "source" not in model or model["path"].startswith("/"),
+            lambda model: "source" not in model or model.get("path", "").startswith("/"),
         ),
     )
 

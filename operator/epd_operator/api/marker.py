@@ -71,10 +71,16 @@ class Open:
 
 @dataclass(frozen=True)
 class IntOrString:
-    """A field that the API server accepts as an integer or a string, as it does quantities."""
+    """A field that the API server accepts as an integer or a string, as it does quantities.
+
+    Attributes:
+        minimum: smallest integer; the model's pattern bounds strings.
+    """
+
+    minimum: int
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Drop the type: `x-kubernetes-int-or-string` replaces it."""
         found = dict(handler(schema))
         found.pop("type", None)
-        return {**found, "x-kubernetes-int-or-string": True}
+        return {**found, "x-kubernetes-int-or-string": True, "minimum": self.minimum}

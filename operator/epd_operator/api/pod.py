@@ -83,7 +83,7 @@ class ConfigMapVolume(Base):
 
     name: ObjectName
     """Name of the ConfigMap."""
-    items: Annotated[list[KeyToPath], Field(max_length=64), ListType("atomic")] = Field(default_factory=list)
+    items: Annotated[list[KeyToPath], Field(max_length=16), ListType("atomic")] = Field(default_factory=list)
     """Keys to project; all when empty."""
     default_mode: Annotated[int, Field(ge=0, le=0o777)] | None = None
     """Permission bits (decimal)."""
@@ -96,7 +96,7 @@ class SecretVolume(Base):
 
     secret_name: ObjectName
     """Name of the Secret."""
-    items: Annotated[list[KeyToPath], Field(max_length=64), ListType("atomic")] = Field(default_factory=list)
+    items: Annotated[list[KeyToPath], Field(max_length=16), ListType("atomic")] = Field(default_factory=list)
     """Keys to project; all when empty."""
     default_mode: Annotated[int, Field(ge=0, le=0o777)] | None = None
     """Permission bits (decimal)."""

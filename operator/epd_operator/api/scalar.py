@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
@@ -26,6 +27,9 @@ class Base(BaseModel):
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 QUANTITY = r"^([1-9][0-9]*(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+# Neither RE2 nor this can look ahead, so a part is spelled as: no dot first, one dot then another, two dots then more.
+_PART = r"([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+)"
+RELATIVE_PATH = rf"^({_PART}(/{_PART})*/?)?$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
@@ -47,18 +51,20 @@ Label: TypeAlias = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS
 ObjectName: TypeAlias = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 Key: TypeAlias = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 ImageReference: TypeAlias = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
-Quantity: TypeAlias = Annotated[str, BeforeValidator(_quantity), Field(max_length=32, pattern=QUANTITY), IntOrString()]
+Quantity: TypeAlias = Annotated[
+    str, Field(max_length=32, pattern=QUANTITY), BeforeValidator(_quantity), IntOrString(minimum=1)
+]
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 HighPort: TypeAlias = Annotated[int, Field(ge=1024, le=65535)]
 Replicas: TypeAlias = Annotated[int, Field(ge=0, le=1000)]
 AbsolutePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/[^:]*$")]
 RelativePath: TypeAlias = Annotated[
     str,
-    Field(max_length=1024),
+    Field(max_length=512),
     Rule(
-        "!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
-        "must be a path relative to the volume, without '..'",
-        lambda path: not path.startswith("/") and ".." not in path.split("/"),
+        f"self.matches('{RELATIVE_PATH}')",
+        "must be a path relative to the volume, without '.' or '..' as a part of it: name the place from its root",
+        lambda path: re.fullmatch(RELATIVE_PATH, path) is not None,
     ),
 ]
 Scalar: TypeAlias = bool | int | float | str
