@@ -1,0 +1,57 @@
+"""One request as the engine holds it, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from epd_workers.reference.engine.request import Handover, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from epd_workers.reference.engine.request import Prompt, Sampling
+
+Kind = Literal["generate", "prefill", "resume"]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of keys and values on its way out of a prefill."""
+
+    index: int
+    data: bytes
+
+
+Event = Step | Page | Handover | Exception
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What was asked.
+
+    Attributes:
+        rid: Unique among the requests in the engine.
+        kind: The whole answer, its prefill, or its decode.
+        prompt: Token ids and image rows.
+        sampling: The parameters, max_new_tokens already cut to the context.
+        seed: The seed in use.
+        emit: Takes the results in order; must not block.
+        handover: What prefill said (resume alone).
+        pages: The prompt's keys and values (resume alone); emptied once they are in the cache.
+    """
+
+    rid: str
+    kind: Kind
+    prompt: Prompt
+    sampling: Sampling
+    seed: int
+    emit: Callable[[Event], None]
+    handover: Handover | None = None
+    pages: list[bytes] = field(default_factory=list)
+
+    @property
+    def positions(self) -> int:
+        """Most positions that will ever hold keys and values: the last token of an answer is never run."""
+        prompt = len(self.prompt.token_ids)
+        return prompt if self.kind == "prefill" else prompt + self.sampling.max_new_tokens - 1
