@@ -1,0 +1,113 @@
+"""One pool of connections to the API server, shared by our own calls and by kopf.
+
+Everything that must hold for *every* request is a middleware here, because kopf sends requests that our code never
+sees: the identity header (re-read when tokens rotate), the user agent that names the lease holder in the audit log,
+the metrics, and the fence that stops a former leader from writing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+
+    from epd_operator.kube.credential import Credential, Server
+
+READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+CONNECT_SECONDS: Final = 5.0
+
+ours: ContextVar[bool] = ContextVar("ours", default=False)
+"""True inside calls of `kube.client`; kopf's own requests run without it."""
+
+fenced: ContextVar[bool] = ContextVar("fenced", default=True)
+"""False for the writes that need no leadership: those on the Lease itself."""
+
+
+class LeadershipLost(Exception):  # noqa: N818 - a fact about us, not an error of the server
+    """A write was refused locally, because this process may no longer be the leader."""
+
+
+class Connection:
+    """Opens, renews and closes the one `aiohttp.ClientSession`.
+
+    Args:
+        credential: who we are.
+        user_agent: sent with every request.
+        may_write: asked before every write; False refuses it.
+        observe: called after every request with method, path, status (0 without an answer) and seconds.
+        foreign: called when somebody else's read on this session (kopf's) is answered, with path and whether it is
+            a watch.
+    """
+
+    def __init__(
+        self,
+        credential: Credential,
+        *,
+        user_agent: str,
+        may_write: Callable[[], bool] = lambda: True,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
+        foreign: Callable[[str, bool], None] = lambda *_: None,
+    ) -> None:
+        self._credential = credential
+        self._user_agent = user_agent
+        self._may_write = may_write
+        self._observe = observe
+        self._foreign = foreign
+        self._session: aiohttp.ClientSession | None = None
+        self._server: Server | None = None
+
+    async def open(self) -> tuple[str, aiohttp.ClientSession]:
+        """Server address and an open session; a closed one (kopf closes it on 401 and on exit) is replaced.
+
+        Raises:
+            CredentialError: nothing usable is configured.
+        """
+        if self._session is None or self._session.closed:
+            server = self._server = await self._credential.server()
+            # No limit: every watch holds one connection for good, and our own calls are bounded by the workers.
+            connector = aiohttp.TCPConnector(limit=0, ssl=True if server.tls is None else server.tls)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+                proxy=server.proxy,
+                middlewares=(self._each_request,),
+            )
+        assert self._server is not None
+        return self._server.url, self._session
+
+    async def renew(self) -> None:
+        """Read the credentials again and drop the session made with the old ones."""
+        await self._credential.reload()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the session; the next `open` makes a new one."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _each_request(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+        if request.method not in READ_METHODS and fenced.get() and not self._may_write():
+            raise LeadershipLost(f"{request.method} {request.url.path} refused: the lease is no longer held")
+        authorization = await self._credential.header()
+        if authorization is not None:
+            request.headers["Authorization"] = authorization
+        if self._server is not None and self._server.tls_name:
+            request.server_hostname = self._server.tls_name
+        started = time.perf_counter()
+        status = 0
+        try:
+            response = await send(request)
+            status = response.status
+        finally:
+            self._observe(request.method, request.url.path, status, time.perf_counter() - started)
+        if not ours.get() and request.method == "GET" and status < 400:
+            self._foreign(request.url.path, "watch" in request.url.query)
+        return response
