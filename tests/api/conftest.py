@@ -1,18 +1,16 @@
-"""Gives every test that asks for a `case` all documents of the corpus, and the schema as a checker."""
+"""Gives every test that asks for a `case` all documents of the corpus."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import jsonschema
-import pytest
-from epd_operator.api.crd import schema
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    import pytest
 
 
 def _sibling(name: str) -> ModuleType:
@@ -32,23 +30,3 @@ corpus = _sibling("corpus")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", corpus.cases(), ids=lambda case: case.name)
-
-
-def strict(node: dict[str, Any]) -> dict[str, Any]:
-    """The structural schema as plain JSON schema: unknown fields refused, int-or-string spelled out."""
-    found = {key: value for key, value in node.items() if not key.startswith("x-kubernetes-")}
-    if "properties" in node:
-        found["properties"] = {name: strict(child) for name, child in node["properties"].items()}
-        found["additionalProperties"] = False
-    if isinstance(node.get("additionalProperties"), dict):
-        found["additionalProperties"] = strict(node["additionalProperties"])
-    if "items" in node:
-        found["items"] = strict(node["items"])
-    if node.get("x-kubernetes-int-or-string"):
-        found["type"] = ["integer", "string"]
-    return found
-
-
-@pytest.fixture(scope="session")
-def checker() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(strict(schema()))

@@ -11,7 +11,7 @@ from epd_operator.api.names import BOOTSTRAP_PORT, RoleName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.api.deployment import DeepSeekV41Deployment, Role, SecretKey
+    from epd_operator.api.deployment import DeepSeekV41Deployment, Role, SecretKey, Spec
     from epd_operator.api.pod import PodOverrides
     from epd_operator.engines.profile import Profile
 
@@ -28,7 +28,7 @@ class EffectiveRole:
         replicas: pods; 1 when the user gave no count.
         cpu: request, a quantity.
         memory: request and limit, a quantity.
-        args: the profile's defaults for the role, overlaid with the user's.
+        args: the profile's defaults for the role, overlaid with the user's, then with what other fields imply.
         startup_minutes: budget of the startup probe.
         grace_seconds: terminationGracePeriodSeconds.
     """
@@ -108,7 +108,7 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
         profile: facts about the document's engine.
     """
     spec = document.spec
-    roles = {name: _role(name, role, profile) for name, role in spec.roles.declared().items()}
+    roles = {name: _role(name, role, spec, profile) for name, role in spec.roles.declared().items()}
     serving = [roles["prefill"].args, roles["decode"].args]
     return Effective(
         name=document.metadata.name,
@@ -131,19 +131,21 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
     )
 
 
-def _role(name: RoleName, role: Role, profile: Profile) -> EffectiveRole:
+def _role(name: RoleName, role: Role, spec: Spec, profile: Profile) -> EffectiveRole:
     default = profile.default_resources(name)
-    grace = role.pod.termination_grace_period_seconds
+    given = role.pod.termination_grace_period_seconds
+    grace = profile.default_grace_seconds if given is None else given
+    derived = profile.derived_args(name, spec, grace)
     return EffectiveRole(
         name=name,
         replicas=1 if role.replicas is None else role.replicas,
         cpu=role.resources.cpu or default.cpu,
         memory=role.resources.memory or default.memory,
-        args=MappingProxyType({**profile.default_args(name), **role.args}),
+        args=MappingProxyType({**profile.default_args(name), **role.args, **derived}),
         env=MappingProxyType(dict(role.env)),
         secret_env=MappingProxyType(dict(role.secret_env)),
         startup_minutes=role.startup_minutes or profile.default_startup_minutes,
-        grace_seconds=profile.default_grace_seconds if grace is None else grace,
+        grace_seconds=grace,
         pod=role.pod,
     )
 

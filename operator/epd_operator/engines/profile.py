@@ -42,6 +42,7 @@ class ArgSpec:
         owned_by: the field that sets it, for flags that `args` must not hold; None for a user's flag.
         default: value when the user gives none; None when the engine decides.
         minimum: smallest number allowed.
+        maximum: largest number allowed.
     """
 
     type: ArgType
@@ -50,6 +51,7 @@ class ArgSpec:
     owned_by: str | None = None
     default: Any = None
     minimum: float | None = None
+    maximum: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ class Profile:
     image: Callable[[Images], str | None] = field(repr=False)
     role_ports: Callable[[RoleName, int], tuple[Port, ...]] = field(repr=False)
     role_probes: Callable[[RoleName, int], Mapping[str, Probe]] = field(repr=False)
+    derive: Callable[[RoleName, Spec, int], Mapping[str, Any]] = field(repr=False)
     environment: tuple[Mapping[str, Any], ...] = ()
     refuse: Callable[[Spec], Sequence[Fault]] = field(repr=False, default=lambda _spec: ())
 
@@ -172,6 +175,10 @@ class Profile:
             for name, spec in self.args(role).items()
             if spec.default is not None and spec.owned_by is None
         }
+
+    def derived_args(self, role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
+        """Flags of the operator's whose values follow from other fields of the spec."""
+        return dict(self.derive(role, spec, grace_seconds))
 
     def identity(self, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
         """The flags of effective `args` on which the roles must agree."""
@@ -270,3 +277,5 @@ def _check_value(place: str, value: Any, spec: ArgSpec) -> Iterator[Fault]:
         yield Fault(place, value, f"must be {words[spec.type]}")
     elif spec.minimum is not None and value < spec.minimum:
         yield Fault(place, value, f"must be at least {spec.minimum:g}")
+    elif spec.maximum is not None and value > spec.maximum:
+        yield Fault(place, value, f"must be at most {spec.maximum:g}")

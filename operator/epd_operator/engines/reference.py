@@ -15,16 +15,31 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "epd-reference"
 
-_SERVING: Final[Mapping[str, ArgSpec]] = {
-    "context-length": ArgSpec("int", "longest prompt plus answer, in tokens", default=8192, minimum=128),
-    "page-size": ArgSpec("int", "tokens in a key/value page", identity=True, default=64, minimum=1),
-    "chunked-prefill-size": ArgSpec("int", "prompt tokens computed in one step", default=512, minimum=1),
-    "max-total-tokens": ArgSpec("int", "tokens that all key/value pages hold together", default=65536, minimum=128),
-}
+PRE_STOP_SECONDS: Final = 7
+_EXIT_SECONDS: Final = 3
+"""From the end of draining to the end of the process."""
+
 _SHARED: Final[Mapping[str, ArgSpec]] = {
     "max-running-requests": ArgSpec("int", "requests computed at once", default=16, minimum=1),
-    "max-queued-requests": ArgSpec("int", "requests that may wait; more are answered 503", default=64, minimum=0),
-    "seed": ArgSpec("int", "seed of the weights when model.path is absent", identity=True, default=0, minimum=0),
+    "max-queued-requests": ArgSpec("int", "requests that may wait; more are answered 503", default=64, minimum=1),
+    "seed": ArgSpec("int", "seed of the weights", identity=True, default=0, minimum=0),
+    "image-timeout": ArgSpec("float", "seconds to fetch one image", minimum=0.01),
+    "max-image-bytes": ArgSpec("int", "largest image file", minimum=1),
+    "max-images": ArgSpec("int", "most images in one request", minimum=1),
+}
+_SERVING: Final[Mapping[str, ArgSpec]] = {
+    **_SHARED,
+    "context-length": ArgSpec("int", "most tokens of prompt plus answer", default=8192, minimum=16, maximum=2**20),
+    "page-size": ArgSpec("int", "tokens in a key/value page", identity=True, default=64, minimum=1, maximum=4096),
+    "chunked-prefill-size": ArgSpec("int", "prompt tokens computed in one step", default=512, minimum=1),
+    "max-total-tokens": ArgSpec("int", "tokens that all pages hold together", default=65536, minimum=1),
+    "handshake-timeout": ArgSpec("float", "seconds to wait for the other half of a request", minimum=0.01),
+    "silence-timeout": ArgSpec("float", "seconds of silence before a peer counts as lost", minimum=0.01),
+}
+_PREFILL: Final[Mapping[str, ArgSpec]] = {
+    **_SERVING,
+    "encode-timeout": ArgSpec("float", "seconds for one try at one encode server", minimum=0.01),
+    "encoder-probe-interval": ArgSpec("float", "seconds between health probes of encode servers", minimum=0.01),
 }
 _OWNED: Final[Mapping[str, ArgSpec]] = {
     "role": ArgSpec("str", "which role the process plays", owned_by="the place under spec.roles sets it"),
@@ -36,7 +51,29 @@ _OWNED: Final[Mapping[str, ArgSpec]] = {
     "encoder-bootstrap-port": ArgSpec("int", "port of encoder registration", owned_by=f"it is always {ENCODER_PORT}"),
     "advertise-host": ArgSpec("str", "address that peers dial", owned_by="it is always the pod's address"),
     "layout-key": ArgSpec("str", "what peers must share", owned_by="it is the compatibility key of the set"),
+    "drain-timeout": ArgSpec(
+        "float",
+        "seconds that requests may go on after SIGTERM",
+        owned_by="pod.terminationGracePeriodSeconds of the role sets it",
+    ),
 }
+# Prefill and decode read the same prompt: one that takes images and one that refuses them must never be paired.
+_VISION: Final[Mapping[str, ArgSpec]] = {
+    "vision": ArgSpec(
+        "str",
+        "where images are encoded",
+        identity=True,
+        owned_by="the presence of spec.roles.encode sets it",
+        default="remote",
+    )
+}
+
+
+def _derive(role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
+    drain = {"drain-timeout": max(1, grace_seconds - PRE_STOP_SECONDS - _EXIT_SECONDS)}
+    if role == "encode":
+        return drain
+    return {**drain, "vision": "off" if spec.roles.encode is None else "remote"}
 
 
 def _argv(role: RoleName, context: Context) -> list[str]:
@@ -88,6 +125,11 @@ def _refuse(spec: Spec) -> Sequence[Fault]:
                 "to serve the checkpoint in the image",
             )
         )
+    for name, role in spec.roles.declared().items():
+        total, page = role.args.get("max-total-tokens"), role.args.get("page-size", 64)
+        if isinstance(total, int) and isinstance(page, int) and total < page:
+            place = f"spec.roles.{name}.args.max-total-tokens"
+            faults.append(Fault(place, total, f"must hold at least one page of {page}: raise it or lower page-size"))
     taken = {HTTP_PORT: "engine HTTP", ENCODER_PORT: "encoder registration"}
     port = spec.transfer.bootstrap_port
     if port in taken:
@@ -105,8 +147,8 @@ REFERENCE: Final = Profile(
     transfers=("tcp",),
     catalogue={
         "encode": {**_SHARED, **_OWNED},
-        "prefill": {**_SERVING, **_SHARED, **_OWNED},
-        "decode": {**_SERVING, **_SHARED, **_OWNED},
+        "prefill": {**_PREFILL, **_OWNED, **_VISION},
+        "decode": {**_SERVING, **_OWNED, **_VISION},
     },
     resources={
         "encode": DefaultResources(cpu="250m", memory="1Gi"),
@@ -115,11 +157,12 @@ REFERENCE: Final = Profile(
     },
     default_startup_minutes=2,
     default_grace_seconds=60,
-    pre_stop_seconds=7,
+    pre_stop_seconds=PRE_STOP_SECONDS,
     argv=_argv,
     image=_image,
     role_ports=_ports,
     role_probes=_probes,
+    derive=_derive,
     environment=({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},),
     refuse=_refuse,
 )

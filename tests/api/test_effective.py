@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from epd_operator import api
+from epd_operator.api import names, status
+from epd_operator.api.effective import Effective, effective
+from epd_operator.engines import Profile, lookup
+
+
+def resolve(**spec: Any) -> Effective:
+    whole: dict[str, Any] = {
+        "engine": {"type": "Reference", "version": "0.1"},
+        "roles": {"prefill": {}, "decode": {}},
+        **spec,
+    }
+    document = {"metadata": {"name": "demo", "namespace": "llm"}, "spec": whole}
+    before = copy.deepcopy(document)
+    profile = lookup("Reference", "0.1")
+    assert isinstance(profile, Profile)
+    found = effective(api.parse(document), profile)
+    assert document == before
+    return found
+
+
+def test_everything_left_out_has_a_value() -> None:
+    found = resolve()
+    assert list(found.roles) == ["prefill", "decode"]
+    assert found.served_name == "demo"
+    assert (found.image, found.image_pull_policy, found.platform) == (None, "IfNotPresent", "cpu")
+    assert (found.transfer_backend, found.bootstrap_port) == ("tcp", 8998)
+    assert (found.page_size, found.context_length) == (64, 8192)
+    role = found.roles["decode"]
+    assert (role.replicas, role.cpu, role.memory) == (1, "500m", "1Gi")
+    assert (role.startup_minutes, role.grace_seconds) == (2, 60)
+    router = found.router
+    assert (router.replicas, router.prefill_policy, router.decode_policy) == (1, "cache_aware", "power_of_two")
+    assert (router.request_timeout_seconds, router.max_concurrent_requests) == (1800, 0)
+    assert (router.cpu, router.memory, router.service_type, router.service_port) == ("1", "512Mi", "ClusterIP", 8000)
+    assert found.network_policy is True
+
+
+def test_what_the_user_wrote_wins() -> None:
+    found = resolve(
+        model={"servedName": "toy", "path": "/model", "revision": "7"},
+        engine={"type": "Reference", "version": "0.1", "image": "mine:1", "imagePullSecrets": [{"name": "pull"}]},
+        roles={
+            "encode": {"replicas": 0, "resources": {"cpu": 2}},
+            "prefill": {"args": {"page-size": 16, "context-length": 512}, "startupMinutes": 9},
+            "decode": {"args": {"page-size": 16}, "pod": {"terminationGracePeriodSeconds": 11}},
+        },
+        transfer={"bootstrapPort": 9999},
+        router={"replicas": 0, "service": {"port": 80}},
+        networkPolicy={"enabled": False},
+    )
+    assert list(found.roles) == ["encode", "prefill", "decode"]
+    assert (found.served_name, found.model_path, found.model_revision) == ("toy", "/model", "7")
+    assert (found.image, found.image_pull_secrets) == ("mine:1", ("pull",))
+    assert (found.roles["encode"].replicas, found.roles["encode"].cpu) == (0, "2")
+    assert (found.page_size, found.context_length, found.bootstrap_port) == (16, 512, 9999)
+    assert (found.roles["prefill"].startup_minutes, found.roles["decode"].grace_seconds) == (9, 11)
+    assert (found.router.replicas, found.router.service_port, found.network_policy) == (0, 80, False)
+
+
+def test_published_values_fit_the_status_schema() -> None:
+    shown = status.Status.model_validate({"effective": resolve().published()})
+    assert shown.effective is not None
+    assert (shown.effective.served_name, shown.effective.page_size) == ("demo", 64)
+
+
+def test_summaries_are_ready_of_desired() -> None:
+    role = status.role_status(desired=2, ready=1, updated=1, revision="ab12cd34")
+    router = status.router_status(desired=1, ready=0, url="http://demo.llm.svc:8000")
+    shown = status.Status.model_validate({"roles": {"prefill": role}, "router": router})
+    assert shown.roles is not None
+    assert shown.roles.prefill is not None
+    assert shown.router is not None
+    assert (shown.roles.prefill.summary, shown.router.summary) == ("1/2", "0/1")
+
+
+@pytest.mark.parametrize("role", names.ROLES)
+def test_child_names_fit_for_the_longest_name(role: str) -> None:
+    longest = "n" * names.MAX_NAME
+    assert len(names.workload(longest, role, "01234567")) <= 57
+    assert len(names.router(longest)) <= 63
+    assert len(names.engine_account(longest)) <= 63
+
+
+def test_labels_are_an_allow_list() -> None:
+    assert names.labels("demo", "prefill", revision="ab12cd34", compat_key="0" * 16) == {
+        "app.kubernetes.io/name": "deepseek-v41",
+        "app.kubernetes.io/instance": "demo",
+        "app.kubernetes.io/component": "prefill",
+        "app.kubernetes.io/part-of": "epd",
+        "app.kubernetes.io/managed-by": "epd-operator",
+        "serving.epd.dev/role": "prefill",
+        "serving.epd.dev/revision": "ab12cd34",
+        "serving.epd.dev/compat-key": "0" * 16,
+    }
+    assert "serving.epd.dev/role" not in names.labels("demo", "router")
+    assert names.selector("demo", "router").items() <= names.labels("demo", "router", revision="x").items()

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from epd_operator import api
+from epd_operator.engines import Context, Profile, UnknownProfile, lookup
+from epd_operator.engines.reference import REFERENCE
+from epd_workers.reference.serving.options import FLAGS
+from epd_workers.reference.serving.options import parse as parse_command_line
+
+if TYPE_CHECKING:
+    from epd_operator.api.deployment import Spec
+
+
+def spec(roles: dict[str, Any] | None = None, **more: Any) -> Spec:
+    document = {
+        "metadata": {"name": "demo"},
+        "spec": {
+            "engine": {"type": "Reference", "version": "0.1"},
+            "roles": {"prefill": {}, "decode": {}, **(roles or {})},
+            **more,
+        },
+    }
+    return api.parse(document).spec
+
+
+def faults(roles: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    return [str(fault) for fault in REFERENCE.check(spec(roles, **more))]
+
+
+def test_lookup_knows_exactly_the_released_version() -> None:
+    assert lookup("Reference", "0.1") is REFERENCE
+    other = lookup("Reference", "0.2")
+    assert isinstance(other, UnknownProfile)
+    assert other.known == ("0.1",)
+    assert other.message == 'spec.engine.version "0.2" is not known for Reference: use 0.1'
+
+
+def test_an_engine_without_any_profile_is_an_answer_not_an_error() -> None:
+    found = lookup("SGLang", "0.5.23")
+    assert isinstance(found, UnknownProfile)
+    assert found.known == ()
+    assert found.message == "spec.engine.type SGLang has no profile in this release: available are Reference 0.1"
+
+
+def test_a_plain_spec_has_no_faults() -> None:
+    assert faults() == []
+    assert faults({"encode": {"replicas": 2, "args": {"seed": 0}}}) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            {"page-sise": 64},
+            (
+                "spec.roles.prefill.args.page-sise (is 64): "
+                "Reference 0.1 has no such flag for prefill: did you mean page-size?"
+            ),
+        ),
+        (
+            {"--page-size": 64},
+            (
+                "spec.roles.prefill.args.--page-size (is 64): "
+                "Reference 0.1 has no such flag for prefill: did you mean page-size?"
+            ),
+        ),
+        ({"page-size": "64"}, "spec.roles.prefill.args.page-size (is '64'): must be a whole number"),
+        ({"page-size": True}, "spec.roles.prefill.args.page-size (is True): must be a whole number"),
+        ({"context-length": 1}, "spec.roles.prefill.args.context-length (is 1): must be at least 16"),
+        ({"port": 1}, "spec.roles.prefill.args.port (is 1): belongs to the operator: remove it; it is always 30000"),
+        (
+            {"served-model-name": "x"},
+            (
+                "spec.roles.prefill.args.served-model-name (is 'x'): "
+                "belongs to the operator: remove it; spec.model.servedName sets it"
+            ),
+        ),
+    ],
+)
+def test_a_bad_flag_is_refused_with_its_way_out(args: dict[str, Any], message: str) -> None:
+    assert message in faults({"prefill": {"args": args}})
+
+
+def test_an_unknown_flag_with_no_near_name_lists_what_is_known() -> None:
+    (found,) = faults({"decode": {"args": {"zzzz": 1}}})
+    assert "known for decode: chunked-prefill-size, context-length, handshake-timeout" in found
+
+
+def test_flags_of_other_roles_are_unknown_to_the_encoder() -> None:
+    (found,) = faults({"encode": {"args": {"page-size": 64}}})
+    assert found.startswith("spec.roles.encode.args.page-size (is 64): Reference 0.1 has no such flag for encode")
+
+
+def test_identity_flags_must_agree_as_they_resolve() -> None:
+    (found,) = faults({"decode": {"args": {"page-size": 32}}})
+    assert found.startswith(
+        "spec.roles.decode.args.page-size (is 32): must equal spec.roles.prefill.args.page-size, which is 64"
+    )
+    assert faults({"decode": {"args": {"page-size": 64}}}) == []
+    assert len(faults({"encode": {}, "prefill": {"args": {"seed": 1}}, "decode": {"args": {"seed": 1}}})) == 2
+
+
+def test_context_length_is_no_identity() -> None:
+    assert faults({"decode": {"args": {"context-length": 256}}}) == []
+    assert REFERENCE.identity("decode", {"page-size": 8, "seed": 1, "context-length": 9}) == {"page-size": 8, "seed": 1}
+
+
+def test_every_fault_is_found_at_once() -> None:
+    found = faults(
+        {"prefill": {"args": {"seed": -1, "host": "x"}, "env": {"POD_IP": "1"}}},
+        model={"path": "a/b", "revision": "1"},
+        transfer={"backend": "mooncake", "bootstrapPort": 30000},
+    )
+    assert [line.split(" ", 1)[0].rstrip(":") for line in sorted(found)] == [
+        "spec.model.path",
+        "spec.roles.decode.args.seed",
+        "spec.roles.prefill.args.host",
+        "spec.roles.prefill.args.seed",
+        "spec.roles.prefill.env.POD_IP",
+        "spec.transfer.backend",
+        "spec.transfer.bootstrapPort",
+    ]
+
+
+@dataclass(frozen=True)
+class Images:
+    worker_image: str = "registry.example/worker:1"
+
+
+def test_the_default_image_is_the_release_s() -> None:
+    assert REFERENCE.default_image(Images()) == "registry.example/worker:1"
+
+
+def effective_args(role: Any, whole: Spec, grace: int = 60) -> dict[str, Any]:
+    return {**REFERENCE.default_args(role), **REFERENCE.derived_args(role, whole, grace)}
+
+
+@pytest.mark.parametrize("role", REFERENCE.roles)
+def test_the_command_line_is_one_that_the_engine_reads(role: Any) -> None:
+    args = effective_args(role, spec({"encode": {}}))
+    program, *words = REFERENCE.command(role, Context("toy", "/model", 9000, args, "00ff"))
+    options = parse_command_line([word.replace("$(POD_IP)", "10.0.0.1") for word in words])
+    assert program == "epd-reference"
+    assert (options.role, options.host, options.port) == (role, "0.0.0.0", 30000)
+    assert (options.served_model_name, options.model_path) == ("toy", "/model")
+    assert (options.bootstrap_port, options.encoder_bootstrap_port) == (9000, 8997)
+    assert (options.advertise_host, options.layout_key) == ("10.0.0.1", "00ff")
+    assert options.drain_timeout == 50
+    for name, value in args.items():
+        assert getattr(options, name.replace("-", "_")) == value
+    assert [entry["name"] for entry in REFERENCE.env(role)] == ["POD_IP"]
+
+
+def test_every_catalogued_flag_has_the_type_and_bounds_of_the_engine() -> None:
+    theirs = {flag.name: flag for flag in FLAGS}
+    for role in REFERENCE.roles:
+        for name, ours in REFERENCE.args(role).items():
+            default = theirs[name].default
+            if default is not None and ours.owned_by is None:
+                assert ours.type == type(default).__name__, name
+                assert ours.minimum == theirs[name].low, name
+                assert ours.default in {None, default}, name
+                assert theirs[name].high in {float("inf"), ours.maximum}, name
+
+
+def test_without_an_encode_role_images_are_refused_by_prefill_and_decode_alike() -> None:
+    text_only, with_images = spec(), spec({"encode": {}})
+    for role in ("prefill", "decode"):
+        off, remote = effective_args(role, text_only), effective_args(role, with_images)
+        assert (off["vision"], remote["vision"]) == ("off", "remote")
+        assert REFERENCE.identity(role, off) != REFERENCE.identity(role, remote)
+    assert "vision" not in effective_args("encode", with_images)
+
+
+@pytest.mark.parametrize(("grace", "drain"), [(60, 50), (10, 1), (900, 890)])
+def test_draining_ends_before_the_kubelet_kills(grace: int, drain: int) -> None:
+    assert effective_args("decode", spec(), grace)["drain-timeout"] == drain
+
+
+def test_a_pool_smaller_than_a_page_is_refused() -> None:
+    (found,) = faults({"decode": {"args": {"max-total-tokens": 32}}})
+    assert found.endswith("must hold at least one page of 64: raise it or lower page-size")
+
+
+def test_without_a_model_path_the_image_s_checkpoint_is_used() -> None:
+    assert "--model-path" not in REFERENCE.command("decode", Context("toy", None, 8998, {}, "00ff"))
+
+
+def test_only_prefill_has_bootstrap_and_encoder_ports() -> None:
+    def shown(role: Any) -> list[tuple[str, int]]:
+        return [(port.name, port.number) for port in REFERENCE.ports(role, 9000)]
+
+    assert shown("prefill") == [("http", 30000), ("bootstrap", 9000), ("encoders", 8997)]
+    assert shown("decode") == shown("encode") == [("http", 30000)]
+
+
+def test_probes_ask_what_they_prove() -> None:
+    probes = REFERENCE.probes("prefill", 2)
+    assert probes["startupProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert probes["startupProbe"]["failureThreshold"] * probes["startupProbe"]["periodSeconds"] == 120
+    assert probes["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert probes["livenessProbe"]["timeoutSeconds"] == 25
+    assert probes["livenessProbe"]["periodSeconds"] == 30
+
+
+def test_every_role_has_everything() -> None:
+    assert isinstance(REFERENCE, Profile)
+    assert "vision-encode" in REFERENCE.capabilities
+    for role in REFERENCE.roles:
+        assert REFERENCE.args(role)
+        assert REFERENCE.default_resources(role).memory
+        for name, flag in REFERENCE.args(role).items():
+            assert flag.help, name
