@@ -41,6 +41,7 @@ class Embedding:
         part_idx: This part.
         tokens: Rows of each image, in the order of the part's images.
         rows: [sum(tokens), hidden] float32.
+        sender: The encoder's name, for records.
     """
 
     req_id: str
@@ -48,6 +49,7 @@ class Embedding:
     part_idx: int
     tokens: tuple[int, ...]
     rows: np.ndarray[Any, np.dtype[np.float32]]
+    sender: str = ""
 
     def pack(self) -> list[bytes]:
         """Return the two frames of the message."""
@@ -60,6 +62,7 @@ class Embedding:
             "dtype": DTYPE,
             "shape": list(self.rows.shape),
             "tokens": list(self.tokens),
+            "sender": self.sender,
         }
         return [json.dumps(header).encode(), np.ascontiguousarray(self.rows, dtype="<f4").tobytes()]
 
@@ -86,8 +89,8 @@ class Embedding:
         rows = np.frombuffer(frames[1], dtype="<f4").reshape(shape).astype(np.float32)
         if not np.isfinite(rows).all():
             raise EmbeddingError("the tensor has values that are not finite")
-        req_id, num_parts, part_idx = _labels(header)
-        return cls(req_id, num_parts, part_idx, tuple(tokens), rows)
+        req_id, num_parts, part_idx, sender = _labels(header)
+        return cls(req_id, num_parts, part_idx, tuple(tokens), rows, sender)
 
 
 def _counts(value: Any) -> TypeGuard[list[int]]:
@@ -98,11 +101,14 @@ def _counts(value: Any) -> TypeGuard[list[int]]:
     )
 
 
-def _labels(header: Mapping[str, Any]) -> tuple[str, int, int]:
+def _labels(header: Mapping[str, Any]) -> tuple[str, int, int, str]:
     req_id, num_parts, part_idx = header.get("req_id"), header.get("num_parts"), header.get("part_idx")
-    if not isinstance(req_id, str) or type(num_parts) is not int or type(part_idx) is not int:
-        raise EmbeddingError("the header must name req_id, num_parts and part_idx")
-    return req_id, num_parts, part_idx
+    sender = header.get("sender", "")
+    if not isinstance(req_id, str) or not isinstance(sender, str):
+        raise EmbeddingError("the header must name req_id, and sender by a string")
+    if type(num_parts) is not int or type(part_idx) is not int:
+        raise EmbeddingError("the header must name num_parts and part_idx")
+    return req_id, num_parts, part_idx, sender[:256]
 
 
 async def push(context: zmq.asyncio.Context, host: str, port: int, embedding: Embedding, seconds: float) -> None:

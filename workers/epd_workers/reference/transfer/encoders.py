@@ -41,7 +41,7 @@ class EncodedImage:
 
     Attributes:
         rows: [tokens, hidden] float32.
-        encoder: URL of the encoder.
+        encoder: The name that the encoder gave itself, else its URL.
         seconds: From the call to the arrival of the part's embeddings.
     """
 
@@ -52,6 +52,7 @@ class EncodedImage:
 
 @dataclass(frozen=True)
 class _Part:
+    rid: str
     index: int
     count: int
     images: tuple[str, ...]
@@ -96,7 +97,7 @@ class EncoderPool:
                 "no image encoder is registered with this prefill server; try again when an encode pod is ready"
             )
         inbox = EmbeddingInbox(self._context, self._bind_host, self._hidden)
-        tasks = [asyncio.ensure_future(self._part(rid, part, inbox)) for part in split(images, len(encoders))]
+        tasks = [asyncio.ensure_future(self._part(part, inbox)) for part in split(rid, images, len(encoders))]
         try:
             parts = await asyncio.gather(*tasks)
         finally:
@@ -106,13 +107,13 @@ class EncoderPool:
             await inbox.close()
         return [image for part in parts for image in part]
 
-    async def _part(self, rid: str, part: _Part, inbox: EmbeddingInbox) -> list[EncodedImage]:
+    async def _part(self, part: _Part, inbox: EmbeddingInbox) -> list[EncodedImage]:
         failures: list[str] = []
         encoders = self._registry.healthy()
         # Each part starts at another encoder, so that the parts of one request do not all meet on the first.
         turn = part.index % max(len(encoders), 1)
         for url in (encoders[turn:] + encoders[:turn])[:MAX_TRIES]:
-            req_id = f"{rid[:64]}-{part.index}-{uuid.uuid4().hex}"
+            req_id = f"{part.rid[:64]}-{part.index}-{uuid.uuid4().hex}"
             started = time.monotonic()
             try:
                 embedding = await asyncio.wait_for(self._call(url, req_id, part, inbox), self._seconds)
@@ -139,7 +140,8 @@ class EncoderPool:
             "time_stats_json": None,
         }
         timeout = aiohttp.ClientTimeout(total=self._seconds)
-        async with self._session.post(f"{url}/encode", json=body, timeout=timeout) as answer:
+        headers = {"X-Request-ID": part.rid}
+        async with self._session.post(f"{url}/encode", json=body, timeout=timeout, headers=headers) as answer:
             text = await answer.content.read(MAX_ANSWER_BYTES)
             if answer.status == 400:
                 raise ImageRefusedError(_message(text))
@@ -155,16 +157,16 @@ class _EncoderError(Exception):
     """This encoder failed; another may do better."""
 
 
-def split(images: Sequence[str], encoders: int) -> list[_Part]:
+def split(rid: str, images: Sequence[str], encoders: int) -> list[_Part]:
     """Split images evenly and in order into at most ``encoders`` parts, none empty."""
     count = min(len(images), encoders)
     bounds = [len(images) * index // count for index in range(count + 1)]
-    return [_Part(i, count, tuple(images[bounds[i] : bounds[i + 1]])) for i in range(count)]
+    return [_Part(rid, i, count, tuple(images[bounds[i] : bounds[i + 1]])) for i in range(count)]
 
 
 def _images(embedding: Embedding, url: str, seconds: float) -> list[EncodedImage]:
     ends = np.cumsum(embedding.tokens)[:-1]
-    return [EncodedImage(rows, url, seconds) for rows in np.split(embedding.rows, ends)]
+    return [EncodedImage(rows, embedding.sender or url, seconds) for rows in np.split(embedding.rows, ends)]
 
 
 def _message(body: bytes) -> str:

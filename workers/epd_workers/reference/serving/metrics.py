@@ -1,0 +1,106 @@
+"""Prometheus metrics under SGLang's names, so that dashboards and scalers work with either engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from epd_workers.reference.serving.record import Leg
+
+SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160)
+MILLISECONDS = (1, 5, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
+# SGLang's stage names for the stages that have a counterpart there.
+STAGES = {
+    "peer_wait": {"prefill": "prefill_bootstrap", "decode": "decode_bootstrap"},
+    "prefill": {"prefill": "prefill_forward", "aggregated": "prefill_forward"},
+    "transfer": {"prefill": "prefill_transfer_kv_cache", "decode": "decode_transferred"},
+    "route": {"decode": "decode_prepare"},
+}
+
+
+class Metrics:
+    """All metrics of one server, in a registry of its own."""
+
+    def __init__(self, model: str) -> None:
+        self._registry = CollectorRegistry()
+        self._label = {"model_name": model}
+        self._gauges = _Gauges(self._label)
+        self._registry.register(self._gauges)
+        counter, histogram = self._counter, self._histogram
+        self._requests = counter("num_requests", "Requests answered")
+        self._aborted = counter("num_aborted_requests", "Requests whose client went away")
+        self._failed = counter("num_transfer_failed_reqs", "Requests that failed in the transfer of pages")
+        self._prompt = counter("prompt_tokens", "Prompt tokens, image placeholders included")
+        self._generation = counter("generation_tokens", "Tokens generated")
+        self._first = histogram("time_to_first_token_seconds", "From the request to its first token", SECONDS)
+        self._latency = histogram("e2e_request_latency_seconds", "From the request to its end", SECONDS)
+        self._transfer = histogram("kv_transfer_latency_ms", "Transfer of one prompt's pages", MILLISECONDS)
+        self._stage = Histogram(
+            "sglang:per_stage_req_latency_seconds",
+            "Time in each stage",
+            ("model_name", "stage"),
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+
+    def finished(self, legs: Iterable[Leg], seconds: float) -> None:
+        """Count an answered request."""
+        self._requests.inc()
+        self._latency.observe(seconds)
+        for leg in legs:
+            self._prompt.inc(leg.prompt_tokens)
+            self._generation.inc(leg.completion_tokens)
+            self._observe(leg)
+
+    def aborted(self) -> None:
+        """Count a request whose client went away."""
+        self._aborted.inc()
+
+    def transfer_failed(self) -> None:
+        """Count a request whose pages did not come over."""
+        self._failed.inc()
+
+    def exposition(self, gauges: Mapping[str, float]) -> bytes:
+        """Return all metrics in the text format, with ``gauges`` as they are now."""
+        self._gauges.values = gauges
+        return generate_latest(self._registry)
+
+    def _observe(self, leg: Leg) -> None:
+        if "first_token" in leg.stages:
+            self._first.observe(leg.stages["first_token"] / 1000)
+        if "transfer" in leg.stages:
+            self._transfer.observe(leg.stages["transfer"])
+        for stage, milliseconds in leg.stages.items():
+            name = STAGES.get(stage, {}).get(leg.role)
+            if name is not None:
+                self._stage.labels(**self._label, stage=name).observe(milliseconds / 1000)
+
+    def _counter(self, name: str, text: str) -> Any:
+        return Counter(f"sglang:{name}", text, ("model_name",), registry=self._registry).labels(**self._label)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Any:
+        family = Histogram(f"sglang:{name}", text, ("model_name",), buckets=tuple(buckets), registry=self._registry)
+        return family.labels(**self._label)
+
+
+class _Gauges(Collector):
+    """Gauges whose values are given anew for each exposition."""
+
+    def __init__(self, label: dict[str, str]) -> None:
+        self.values: Mapping[str, float] = {}
+        self._label = label
+
+    @override
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return one family per gauge."""
+        for name, value in self.values.items():
+            family = GaugeMetricFamily(f"sglang:{name}", name.replace("_", " "), labels=list(self._label))
+            family.add_metric(list(self._label.values()), value)
+            yield family

@@ -1,0 +1,222 @@
+"""The command line of ``epd-reference``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROLES = ("encode", "prefill", "decode", "aggregated")
+VISIONS = ("local", "remote", "off")
+DEFAULT_VISION = {"encode": "local", "prefill": "remote", "decode": "remote", "aggregated": "local"}
+ANY_HOSTS = ("0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: its default, what it means, and the range of a number or the choices of a word."""
+
+    name: str
+    default: str | int | float | None
+    help: str
+    low: float = 0
+    high: float = float("inf")
+    choices: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """The name of the option in `Options`."""
+        return self.name.replace("-", "_")
+
+    def read(self, text: str) -> tuple[Any, str]:
+        """Return the value of ``text`` and an empty string, or anything and what is wrong."""
+        if self.choices and text not in self.choices:
+            return None, f"--{self.name} is {text!r}: must be one of {', '.join(self.choices)}"
+        if not isinstance(self.default, int | float):
+            return text, ""
+        kind = type(self.default)
+        try:
+            value = kind(text)
+        except ValueError:
+            word = "an integer" if kind is int else "a number"
+            return None, f"--{self.name} is {text!r}: must be {word}"
+        if not self.low <= value <= self.high:
+            bound = f"from {self.low:g} to {self.high:g}" if self.high < float("inf") else f"at least {self.low:g}"
+            return None, f"--{self.name} is {text}: must be {bound}"
+        return value, ""
+
+
+GROUPS: dict[str, tuple[Flag, ...]] = {
+    "serving": (
+        Flag("role", None, "what this server does for a request", choices=ROLES),
+        Flag("host", "127.0.0.1", "address to listen on, for all ports"),
+        Flag("port", 30000, "HTTP port", high=65535),
+        Flag("served-model-name", "reference", "the model name that clients ask for"),
+        Flag("advertise-host", None, "address that peers reach this server at (default: $POD_IP, else --host)"),
+        Flag("drain-timeout", 45.0, "seconds that requests may go on after SIGTERM"),
+    ),
+    "engine": (
+        Flag("context-length", 8192, "most tokens of a prompt and its answer together", 16, 1 << 20),
+        Flag("page-size", 64, "tokens per key/value page; the same on prefill and decode", 1, 4096),
+        Flag("max-total-tokens", 65536, "tokens that all requests together may hold", 1),
+        Flag("max-running-requests", 16, "requests that are computed at once", 1),
+        Flag("max-queued-requests", 64, "requests that may wait; more are answered 503", 1),
+        Flag("chunked-prefill-size", 512, "prompt tokens per step", 1),
+        Flag("seed", 0, "draws the weights; the same in all roles"),
+        Flag("model-path", None, "a directory that names the model in answers; the weights are seeded"),
+        Flag("layout-key", "", "mixed into the page layout: servers with different keys never exchange pages"),
+    ),
+    "prefill and decode": (
+        Flag("bootstrap-port", 8998, "prefill: where decode servers find it; decode: stands for a null port", 0, 65535),
+        Flag("transfer-port", 0, "prefill: TCP port of the pages, 0 for any free one", high=65535),
+        Flag("handshake-timeout", 30.0, "seconds to wait for the other half of a request", 0.01),
+        Flag("silence-timeout", 15.0, "seconds without a sign of life before a peer counts as lost", 0.01),
+    ),
+    "images": (
+        Flag("vision", None, "local: encode here; remote: in encode servers (prefill), in the pages already (decode);"
+             " off: refuse images", choices=VISIONS),
+        Flag("encoder-bootstrap-port", 8997, "prefill: where encode servers are registered", 0, 65535),
+        Flag("encode-timeout", 30.0, "seconds for one try at one encode server", 0.01),
+        Flag("encoder-probe-interval", 10.0, "seconds between health probes of encode servers", 0.01),
+        Flag("image-timeout", 10.0, "seconds to fetch one image", 0.01),
+        Flag("max-image-bytes", 20 << 20, "largest image file", 1),
+        Flag("max-images", 16, "most images in one request", 1),
+    ),
+}  # fmt: skip
+FLAGS = tuple(flag for group in GROUPS.values() for flag in group)
+
+
+class UsageError(Exception):
+    """The command line cannot be used; one message per fault in ``faults``."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``epd-reference`` was told; see the help of each flag."""
+
+    role: str
+    host: str
+    port: int
+    served_model_name: str
+    advertise_host: str
+    drain_timeout: float
+    context_length: int
+    page_size: int
+    max_total_tokens: int
+    max_running_requests: int
+    max_queued_requests: int
+    chunked_prefill_size: int
+    seed: int
+    model_path: str | None
+    layout_key: str
+    bootstrap_port: int
+    transfer_port: int
+    handshake_timeout: float
+    silence_timeout: float
+    vision: str
+    encoder_bootstrap_port: int
+    encode_timeout: float
+    encoder_probe_interval: float
+    image_timeout: float
+    max_image_bytes: int
+    max_images: int
+    pod: str
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether requests come to this role with a room."""
+        return self.role in {"prefill", "decode"}
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line (without the program's name).
+
+    Raises:
+        UsageError: Holds every fault of the command line.
+        SystemExit: After ``--help``.
+    """
+    known, unknown = _parser().parse_known_args(list(arguments))
+    faults = [_unknown(word) for word in unknown if word.startswith("-")]
+    faults += [f"unexpected argument {word!r}" for word in unknown if not word.startswith("-")]
+    values: dict[str, Any] = {}
+    for flag in FLAGS:
+        text = getattr(known, flag.attribute)
+        values[flag.attribute] = flag.default
+        if text is not None:
+            values[flag.attribute], fault = flag.read(text)
+            faults += [fault] if fault else []
+    if known.role is None:
+        faults.append(f"--role is missing: must be one of {', '.join(ROLES)}")
+    faults += _together(values)
+    if faults:
+        raise UsageError(faults)
+    values["vision"] = values["vision"] or DEFAULT_VISION[values["role"]]
+    values["advertise_host"] = _advertised(values["advertise_host"], values["host"])
+    return Options(**values, pod=os.environ.get("POD_NAME") or socket.gethostname())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="epd-reference",
+        description="A small CPU engine that serves one role of a disaggregated deployment, with SGLang's protocol.",
+        epilog="SIGTERM drains: new requests are answered 503, running ones finish, then the server exits 0.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    for title, flags in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            default = "" if flag.default in {None, ""} else f" (default: {flag.default})"
+            metavar = "{" + ",".join(flag.choices) + "}" if flag.choices else flag.attribute.upper()
+            # Values are judged by Flag.read and not by argparse, which would stop at the first fault.
+            group.add_argument(f"--{flag.name}", metavar=metavar, help=flag.help + default)
+    return parser
+
+
+def _unknown(word: str) -> str:
+    name = word.split("=", maxsplit=1)[0]
+    near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], 1)
+    return f"unknown flag {name}" + (f", did you mean {near[0]}?" if near else "; see --help")
+
+
+def _together(values: dict[str, Any]) -> list[str]:
+    faults = []
+    if values["role"] == "encode" and values["vision"] not in {None, "local"}:
+        faults.append(f"--vision is {values['vision']!r}: an encode server encodes images, leave it out")
+    if values["role"] == "aggregated" and values["vision"] == "remote":
+        faults.append("--vision is 'remote': an aggregated server encodes by itself, give local or off")
+    total, page = values["max_total_tokens"], values["page_size"]
+    if total is not None and page is not None and total < page:
+        faults.append(f"--max-total-tokens is {total}: must hold at least one page of {page}")
+    return faults
+
+
+def _advertised(given: str | None, host: str) -> str:
+    if given or os.environ.get("POD_IP"):
+        return given or os.environ["POD_IP"]
+    return "127.0.0.1" if host in ANY_HOSTS else host
+
+
+def parse_or_exit(arguments: Sequence[str]) -> Options:
+    """Read the command line; print every fault and exit with status 2 when there are any."""
+    try:
+        return parse(arguments)
+    except UsageError as error:
+        faults = error.faults
+    except argparse.ArgumentError as error:
+        faults = (str(error),)
+    for fault in faults:
+        sys.stderr.write(f"epd-reference: {fault}\n")
+    sys.stderr.write("epd-reference: see epd-reference --help\n")
+    raise SystemExit(2)
