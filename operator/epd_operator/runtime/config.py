@@ -1,0 +1,101 @@
+"""What the operator is told by its environment; every setting has one place and one message when it is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from epd_operator import __version__
+from epd_operator.api.names import OPERATOR_METRICS_PORT, OPERATOR_PROBES_PORT
+from epd_operator.runtime.lease import Timing
+from epd_operator.runtime.scope import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+IMAGE_DEFAULTS: Final = {"EPD_ROUTER_IMAGE": "epd-router", "EPD_WORKER_IMAGE": "epd-worker"}
+
+
+class ConfigError(ValueError):
+    """The environment is wrong; the message lists every fault."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one operator process.
+
+    Attributes:
+        scope: namespaces to watch.
+        namespace: namespace of the Lease (the operator's own).
+        identity: lease identity, unique per process.
+        lease: name of the Lease.
+        timing: lease timing.
+        router_image: default router image.
+        worker_image: default image of the Reference engine.
+        workers: reconciliations at once.
+        metrics_port: port of /metrics; 0 picks a free one.
+        probes_port: port of /healthz and /readyz; 0 picks a free one.
+        registrar_port: port on which router pods answer `GET /state`.
+        resync_seconds: how often everything is listed and reconciled anew.
+    """
+
+    scope: Scope = field(default_factory=Scope)
+    namespace: str = "epd-system"
+    identity: str = ""
+    lease: str = "epd-operator"
+    timing: Timing = field(default_factory=Timing)
+    router_image: str = ""
+    worker_image: str = ""
+    workers: int = 8
+    metrics_port: int = OPERATOR_METRICS_PORT
+    probes_port: int = OPERATOR_PROBES_PORT
+    registrar_port: int = 8081
+    resync_seconds: float = 600.0
+
+    @property
+    def user_agent(self) -> str:
+        """Names the version and the lease identity, so that the audit log shows who held the lease at each write."""
+        return f"epd-operator/{__version__} ({self.identity})"
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
+    """Read the environment.
+
+    Raises:
+        ConfigError: something is wrong; all faults in one message.
+    """
+    faults: list[str] = []
+    raw = environ.get("EPD_WATCH_NAMESPACE", "")
+    namespaces = tuple(sorted({part.strip() for part in raw.split(",") if part.strip()}))
+    faults += [
+        f"EPD_WATCH_NAMESPACE: {name!r} is no namespace name: give names separated by commas, or nothing for all"
+        for name in namespaces
+        if not NAMESPACE.fullmatch(name)
+    ]
+
+    def number(name: str, default: int, low: int, high: int) -> int:
+        text = environ.get(name, "")
+        value = int(text) if text.isdecimal() else default
+        if text and not (text.isdecimal() and low <= value <= high):
+            faults.append(f"{name}: {text!r} must be a whole number from {low} to {high}: correct or unset it")
+        return value
+
+    config = Config(
+        scope=Scope(namespaces),
+        namespace=environ.get("POD_NAMESPACE") or "epd-system",
+        identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}",
+        lease=environ.get("EPD_LEASE_NAME") or "epd-operator",
+        router_image=environ.get("EPD_ROUTER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_ROUTER_IMAGE']}:{__version__}",
+        worker_image=environ.get("EPD_WORKER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_WORKER_IMAGE']}:{__version__}",
+        workers=number("EPD_WORKERS", 8, 1, 64),
+        metrics_port=number("EPD_METRICS_PORT", OPERATOR_METRICS_PORT, 0, 65535),
+        probes_port=number("EPD_PROBES_PORT", OPERATOR_PROBES_PORT, 0, 65535),
+    )
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return config

@@ -1,0 +1,114 @@
+"""The edge to kopf, and the only module that imports it: watch streams, log-in and nothing else.
+
+No index, timer, daemon, change handler, finalizer, peering, webhook, event posting or resource scanning is used, so
+kopf writes nothing, and needs no permission beyond list and watch on what is named here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import kopf
+
+from epd_operator.runtime.scope import WATCHED, Scope, selector
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from epd_operator.kube import Connection
+    from epd_operator.kube.kind import Kind
+    from epd_operator.runtime.intake import Intake
+
+
+def settings() -> kopf.OperatorSettings:
+    """Kopf's settings; why each one: it must not write, not scan, and notice a dead stream."""
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.peering.standalone = True
+    found.scanning.disabled = True  # no reads of CRDs or namespaces, in either scope
+    found.watching.chunk_size = 500
+    found.watching.server_timeout = 300
+    found.watching.client_timeout = 330
+    found.watching.inactivity_timeout = 70
+    found.networking.request_timeout = 30
+    found.networking.connect_timeout = 5
+    found.networking.error_backoffs = (0.5, 1, 2, 4, 8)
+    found.process.ultimate_exiting_timeout = None  # we end the process ourselves
+    for kind in WATCHED:
+        labels = selector(kind)
+        if labels:
+            found.watching.label_selectors[kind.group, kind.version, kind.plural] = labels
+    return found
+
+
+def registry(connection: Connection, intake: Intake, seen: Callable[[Kind, str], None]) -> kopf.OperatorRegistry:
+    """Handlers for the custom resource, every owned kind and pods; each only takes note.
+
+    Args:
+        connection: the shared session; renewed when kopf found its credentials refused.
+        intake: takes the news.
+        seen: told kind and namespace of every event.
+    """
+    found = kopf.OperatorRegistry()
+    logins = 0
+
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        nonlocal logins
+        logins += 1
+        if logins > 1:
+            await connection.renew()
+        url, session = await connection.open()
+        return kopf.AiohttpSession(server=url, aiohttp_session=session)
+
+    kopf.on.login(registry=found)(login)
+    for kind in WATCHED:
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=found, id=kind.resource)(
+            _handler(kind, intake, seen)
+        )
+    return found
+
+
+def _handler(kind: Kind, intake: Intake, seen: Callable[[Kind, str], None]) -> Callable[..., Awaitable[None]]:
+    async def note(event: Any, **_: Any) -> None:
+        obj = event["object"]
+        seen(kind, obj["metadata"].get("namespace", ""))
+        if event["type"] == "DELETED":
+            intake.lost(kind, obj)
+        else:
+            intake.saw(kind, obj)
+
+    return note
+
+
+class Edge:
+    """Kopf, running inside our event loop."""
+
+    def __init__(self, handlers: kopf.OperatorRegistry, scope: Scope) -> None:
+        self._handlers = handlers
+        self._scope = scope
+        self._stop = asyncio.Event()
+        self._run: asyncio.Task[None] | None = None
+
+    async def start(self) -> asyncio.Task[None]:
+        """Spawn kopf's tasks; the returned task ends when kopf does.
+
+        Kopf installs its own signal handlers here; put yours back afterwards.
+        """
+        before = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
+            registry=self._handlers,
+            settings=settings(),
+            clusterwide=not self._scope.namespaces,
+            namespaces=self._scope.namespaces,
+            stop_flag=self._stop,
+        )
+        self._run = asyncio.create_task(kopf.run_tasks(tasks, ignored=before), name="kopf")
+        return self._run
+
+    async def stop(self, seconds: float) -> None:
+        """End kopf, waiting at most so many seconds."""
+        if self._run is None:
+            return
+        self._stop.set()
+        await asyncio.wait({self._run}, timeout=seconds)

@@ -1,0 +1,58 @@
+"""Signs of life of every watch, and what liveness makes of them.
+
+A process that answers its probe proves little: a watch can be dead behind a live event loop. So every watched kind has
+to show a sign of life (an event, or a stream opened anew, which happens every few minutes), and the Lease, which the
+leader itself changes every second, has to come back through a watch.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LEASE_BOUND: Final = 60.0
+"""Seconds without an event on the Lease that we renew every second."""
+
+WATCH_BOUND: Final = 420.0
+"""Seconds without an event or a new stream on any other watch; streams end after 300 at the latest."""
+
+STANDBY_BOUND: Final = 180.0
+"""Seconds for which a standby may fail to read the Lease: an outage of the API server is not cured by restarts."""
+
+
+class Pulse:
+    """When each watch last showed life.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Count from now on for these watches."""
+        now = self._clock()
+        self._last |= dict.fromkeys(names, now)
+
+    def beat(self, name: str) -> None:
+        """A watch showed life."""
+        if name in self._last:
+            self._last[name] = self._clock()
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last sign of life of each expected watch."""
+        now = self._clock()
+        return {name: now - last for name, last in self._last.items()}
+
+    def faults(self, lease: str) -> list[str]:
+        """One line per watch that has been silent for too long; `lease` names the watch on the Lease."""
+        return [
+            f"no sign of life from the watch on {name} for {age:.0f} s"
+            for name, age in sorted(self.ages().items())
+            if age > (LEASE_BOUND if name == lease else WATCH_BOUND)
+        ]
