@@ -52,8 +52,18 @@ def check_prompt(prompt: Prompt, config: ModelConfig, image_id: int, *, embedded
         raise InvalidRequest("; ".join(faults))
 
 
-def check_handover(handover: Handover, pages: Sequence[bytes], prompt: Prompt, layout: str, page_size: int) -> None:
+def check_handover(
+    handover: Handover, pages: Sequence[bytes], *, tokens: int, layout: str, page_size: int, page_bytes: int
+) -> None:
     """Check that what prefill handed over belongs to this model and this prompt.
+
+    Args:
+        handover: What prefill said.
+        pages: What it sent.
+        tokens: Length of the prompt here.
+        layout: The layout string here.
+        page_size: Tokens per page here.
+        page_bytes: Bytes per page here.
 
     Raises:
         LayoutMismatch: Other model, seed or page size.
@@ -62,9 +72,11 @@ def check_handover(handover: Handover, pages: Sequence[bytes], prompt: Prompt, l
     here, there = (layout, page_size), (handover.layout, handover.page_size)
     if here != there:
         raise LayoutMismatch(f"prefill's layout and page size are {there}: decode's are {here}; start both alike")
-    tokens = len(prompt.token_ids)
     if handover.prompt_tokens != tokens:
         raise InvalidRequest(f"prefill ran {handover.prompt_tokens} prompt tokens: decode sees {tokens} in its prompt")
     expected = -(-tokens // page_size)
     if not len(pages) == handover.pages == expected:
         raise InvalidRequest(f"{len(pages)} of {handover.pages} pages arrived: {tokens} tokens need {expected}")
+    sizes = {len(page) for page in pages} - {page_bytes}
+    if sizes:
+        raise LayoutMismatch(f"pages of {sorted(sizes)} bytes arrived: this model's pages have {page_bytes}")

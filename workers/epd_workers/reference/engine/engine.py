@@ -84,6 +84,7 @@ class Engine:
         self._scheduler = Scheduler(model, tokenizer.eos_id, limits)
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.page_bytes = model.new_cache(limits.page_size).page_bytes
 
     @property
     def alive(self) -> bool:
@@ -148,7 +149,14 @@ class Engine:
             LayoutMismatch: The pages come from another model, seed or page size.
             InvalidRequest: The handover does not belong to this prompt.
         """
-        check_handover(handover, pages, prompt, self._model.config.layout, self._limits.page_size)
+        check_handover(
+            handover,
+            pages,
+            tokens=len(prompt.token_ids),
+            layout=self._model.config.layout,
+            page_size=self._limits.page_size,
+            page_bytes=self.page_bytes,
+        )
         return self._stream(*self._submit("resume", rid, prompt, sampling, handover=handover, pages=pages))
 
     def abort(self, rid: str) -> None:

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from epd_workers.reference.engine.pool import Pool
+from epd_workers.reference.engine.request import Limits, PromptTooLong, QueueFull
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def limits(**sizes: int) -> Limits:
+    return Limits(
+        **{"page_size": 4, "max_total_tokens": 40, "max_running_requests": 3, "max_queued_requests": 2} | sizes
+    )
+
+
+def test_first_in_line_is_not_overtaken() -> None:
+    pool = Pool(limits())
+    assert pool.enter("a", 33)
+    assert not pool.enter("large", 20)
+    assert not pool.enter("small", 1)
+    assert pool.leave("a") == ["large", "small"]
+
+
+def test_refusals() -> None:
+    pool = Pool(limits(max_running_requests=1))
+    with pytest.raises(PromptTooLong, match="need 41 tokens: this engine holds 40"):
+        pool.enter("huge", 41)
+    pool.enter("a", 40)
+    pool.enter("b", 1)
+    pool.enter("c", 1)
+    with pytest.raises(QueueFull, match="2 requests"):
+        pool.enter("d", 1)
+    with pytest.raises(PromptTooLong):
+        pool.enter("huge", 41)
+
+
+def test_a_pool_that_is_no_multiple_of_the_page_is_cut() -> None:
+    assert Pool(limits(max_total_tokens=43)).capacity_tokens == 40
+
+
+def test_bad_limits_are_listed() -> None:
+    with pytest.raises(ValueError, match=r"page_size is 0.*chunked_prefill_size is -1"):
+        Limits(page_size=0, chunked_prefill_size=-1)
+    with pytest.raises(ValueError, match="must hold one page of 64"):
+        Limits(max_total_tokens=63)
+
+
+class Twin:
+    """What a pool of 3 slots, 40 tokens and 2 waiting places must do, in a few plain words."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, int] = {}
+        self.waiting: dict[str, int] = {}
+
+    def fits(self, tokens: int) -> bool:
+        return len(self.running) < 3 and sum(self.running.values()) + tokens <= 40
+
+    def enter(self, rid: str, tokens: int) -> bool | type[Exception]:
+        tokens = -(-tokens // 4) * 4
+        if tokens > 40:
+            return PromptTooLong
+        if not self.waiting and self.fits(tokens):
+            self.running[rid] = tokens
+            return True
+        if len(self.waiting) == 2:
+            return QueueFull
+        self.waiting[rid] = tokens
+        return False
+
+    def leave(self, rid: str) -> list[str]:
+        self.running.pop(rid, None)
+        self.waiting.pop(rid, None)
+        admitted = []
+        while self.waiting and self.fits(next(iter(self.waiting.values()))):
+            first = next(iter(self.waiting))
+            self.running[first] = self.waiting.pop(first)
+            admitted.append(first)
+        return admitted
+
+
+def entered(pool: Pool, rid: str, tokens: int) -> bool | type[Exception]:
+    try:
+        return pool.enter(rid, tokens)
+    except (PromptTooLong, QueueFull) as error:
+        return type(error)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.one_of(st.integers(1, 45), st.integers(-8, -1)), max_size=40))
+def test_bounds_hold_and_everything_comes_back(moves: list[int]) -> None:
+    """Positive: a request of that many tokens enters. Negative: one of those inside leaves."""
+    pool, twin = Pool(limits()), Twin()
+    for number, move in enumerate(moves):
+        inside = [*twin.running, *twin.waiting]
+        if move > 0:
+            assert entered(pool, str(number), move) == twin.enter(str(number), move)
+        elif inside:
+            rid = inside[move % len(inside)]
+            assert pool.leave(rid) == twin.leave(rid)
+        assert (pool.running, pool.waiting) == (len(twin.running), len(twin.waiting))
+        assert pool.used_tokens == sum(twin.running.values()) <= 40
+        assert all(rid in pool for rid in [*twin.running, *twin.waiting])
+    for rid in [*twin.running, *twin.waiting]:
+        assert pool.leave(rid) == twin.leave(rid)
+    assert (pool.running, pool.waiting, pool.used_tokens) == (0, 0, 0)
