@@ -55,7 +55,7 @@ class Kube:
         except NotFoundError:
             return None
 
-    def list(self, api_version: str, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
+    def find(self, api_version: str, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
         """Live objects of one kind, by label selector."""
         found = self.resource(api_version, kind).get(namespace=namespace, label_selector=selector)
         return [dict(item) for item in found.to_dict()["items"]]
@@ -80,7 +80,7 @@ class Kube:
 
     def pods(self, namespace: str, selector: str = "") -> list[Object]:
         """Pods by label selector."""
-        return self.list("v1", "Pod", namespace, selector)
+        return self.find("v1", "Pod", namespace, selector)
 
     def raw(self, path: str) -> str:
         """GET of any API server path, as text."""
@@ -99,9 +99,9 @@ def conditions(obj: Object | None) -> dict[str, Object]:
 
 def is_true(obj: Object | None, condition: str) -> bool:
     """Whether a condition is True for the generation that was last written."""
-    found = conditions(obj).get(condition)
-    generation = (obj or {}).get("metadata", {}).get("generation")
-    return bool(found) and found["status"] == "True" and found.get("observedGeneration") == generation
+    found = conditions(obj).get(condition) or {}
+    generation = ((obj or {}).get("metadata") or {}).get("generation")
+    return found.get("status") == "True" and found.get("observedGeneration") == generation
 
 
 def until(what: str, probe: Callable[[], Any], *, seconds: float, every: float = 0.25) -> Any:

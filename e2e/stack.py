@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -73,3 +74,8 @@ def install(stack: Stack, *values: str) -> None:
     for value in [*settings, *values]:
         command += ["--set", value]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def kubectl_name() -> str:
+    """How a person at this machine calls kubectl: by its name where it is installed, else by where ours is."""
+    return "kubectl" if shutil.which("kubectl") else str(access.tool("kubectl"))

@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI a skipped test is a failure: whatever can run there must run."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if reporter is None:
+        return
+    skipped = reporter.stats.get("skipped", [])
     if os.environ.get("CI") and skipped and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         reporter.write_line(f"CI is set and {len(skipped)} tests were skipped", red=True)

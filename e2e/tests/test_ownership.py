@@ -32,7 +32,7 @@ def children(kube: Kube, namespace: str, name: str) -> dict[tuple[str, str], Obj
     return {
         (kind, child["metadata"]["name"]): {**child, "apiVersion": version, "kind": kind}
         for version, kind in KINDS
-        for child in kube.list(version, kind, namespace, selector)
+        for child in kube.find(version, kind, namespace, selector)
     }
 
 
@@ -181,7 +181,7 @@ def operator_away(operator: Kube) -> Iterator[None]:
 
     def back() -> bool:
         live = operator.get("apps/v1", "Deployment", OPERATOR_NAMESPACE, RELEASE) or {}
-        return live.get("status", {}).get("readyReplicas") == 2
+        return bool(live.get("status", {}).get("readyReplicas") == 2)
 
     until("the operator back", back, seconds=60)
 

@@ -40,8 +40,8 @@ def granted(kube: Kube) -> set[Verb]:
     """Every verb the operator's roles grant, read from the cluster."""
     found: set[Verb] = set()
     group = "rbac.authorization.k8s.io/v1"
-    roles = kube.list(group, "ClusterRole", None, "app.kubernetes.io/name=epd-operator")
-    roles += kube.list(group, "Role", OPERATOR_NAMESPACE, "app.kubernetes.io/name=epd-operator")
+    roles = kube.find(group, "ClusterRole", None, "app.kubernetes.io/name=epd-operator")
+    roles += kube.find(group, "Role", OPERATOR_NAMESPACE, "app.kubernetes.io/name=epd-operator")
     for role in roles:
         for rule in role["rules"]:
             found |= {(g, r, v) for g in rule.get("apiGroups", []) for r in rule["resources"] for v in rule["verbs"]}

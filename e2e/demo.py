@@ -1,0 +1,178 @@
+"""`make demo`: from nothing to an image chat that encode, prefill and decode pods answered, each step in sight.
+
+Run it again as often as you like; what is there already is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import subprocess
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import openai
+import yaml
+from kubernetes import config
+from PIL import Image, ImageDraw
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from e2e import stack as stacks
+from e2e.cluster.machine import Unfit
+from e2e.cluster.progress import say
+from e2e.forward import Forward
+from e2e.kube import Kube, Object, ready_pods, until
+from epd_operator.cli.reader import Deployment, Reader
+from epd_operator.cli.status import view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SAMPLE = stacks.ROOT / "manifests" / "samples" / "reference.yaml"
+NAMESPACE = "epd-demo"
+READY_SECONDS = 180
+ENGINE_ROLES = ("encode", "prefill", "decode")
+
+
+def picture() -> str:
+    """A red circle on white, as a data URL."""
+    image = Image.new("RGB", (96, 64), "white")
+    ImageDraw.Draw(image).ellipse((30, 14, 66, 50), fill="red")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def wait(kubeconfig: Path, name: str, console: Console) -> None:
+    """Show the roles until everything is Ready.
+
+    Raises:
+        TimeoutError: It did not become Ready; the message names the command that tells why.
+    """
+    reader = Reader(config.new_client_from_config(config_file=str(kubeconfig)).configuration)
+    deadline = time.monotonic() + READY_SECONDS
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            found: list[Deployment] = reader.deployments(NAMESPACE, name)
+            if console.is_terminal:
+                live.update(view(found, NAMESPACE), refresh=True)
+            if found and found[0].ready:
+                live.update(view(found, NAMESPACE), refresh=True)
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"not Ready after {READY_SECONDS} s. What is missing stands in the conditions: "
+                    f"epd status {name} --namespace {NAMESPACE} --kubeconfig {kubeconfig}"
+                )
+            time.sleep(0.5)
+
+
+def ask(url: str, model: str, messages: list[Any], rid: str) -> tuple[str, float]:
+    """Send one chat through the router.
+
+    Returns:
+        The answer and the seconds it took.
+    """
+    began = time.monotonic()
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=60) as client:
+        answer = client.chat.completions.create(
+            model=model, messages=messages, max_tokens=24, temperature=0, extra_headers={"X-Request-ID": rid}
+        )
+    return answer.choices[0].message.content or "", time.monotonic() - began
+
+
+def legs(kube: Kube, name: str, rid: str) -> list[Object]:
+    """What each engine pod recorded about its part of a request, asked of the pods themselves."""
+    selector = f"app.kubernetes.io/instance={name},serving.epd.dev/role in (encode,prefill,decode)"
+    found: list[Object] = []
+    for pod in ready_pods(kube.pods(NAMESPACE, selector)):
+        pod_name = pod["metadata"]["name"]
+        for record in kube.pod_json(NAMESPACE, pod_name, 30000, "/v1/requests?limit=32")["requests"]:
+            if str(record["id"]).startswith(rid):
+                found += [leg for leg in record["legs"] if leg["pod"] == pod_name]
+    return sorted(found, key=lambda leg: ENGINE_ROLES.index(leg["role"]))
+
+
+def report(kube: Kube, name: str, rid: str, roles: Sequence[str]) -> Table:
+    """Who served a request, and how long each stage took there."""
+
+    def complete() -> list[Object]:
+        seen = legs(kube, name, rid)
+        return seen if set(roles) <= {leg["role"] for leg in seen} else []
+
+    table = Table("role", "pod", "stages (ms)", box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for leg in until(f"the records of {', '.join(roles)}", complete, seconds=15):
+        stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in leg["stages_ms"].items())
+        table.add_row(leg["role"], leg["pod"], stages)
+    return table
+
+
+def chats(kube: Kube, kubeconfig: Path, name: str, model: str, console: Console) -> None:
+    """An image chat and a text chat, with what the pods say about them."""
+    image_part = {"type": "image_url", "image_url": {"url": picture()}}
+    cases: list[tuple[str, list[Any], tuple[str, ...]]] = [
+        ("What do you see?", [image_part, {"type": "text", "text": "What do you see?"}], ENGINE_ROLES),
+        ("Name three rivers.", [{"type": "text", "text": "Name three rivers."}], ("prefill", "decode")),
+    ]
+    with Forward(kubeconfig, NAMESPACE, f"svc/{name}", 8000) as url:
+        for question, content, roles in cases:
+            rid = f"demo-{uuid.uuid4().hex[:12]}"
+            answer, seconds = ask(url, model, [{"role": "user", "content": content}], rid)
+            kind = "image chat" if len(content) > 1 else "text chat"
+            console.print(f"\n[bold]{kind}[/bold]: {question}   [dim](request {rid}, {seconds:.2f} s)[/dim]")
+            console.print(f"  answer: {answer!r}", markup=False)
+            console.print(report(kube, name, rid, roles))
+
+
+def run(console: Console) -> None:
+    """All of it."""
+    stack = stacks.prepare()
+    say("operator: installing the chart")
+    stacks.install(stack)
+    kube = Kube(stack.kubeconfig, manager="epd-demo")
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    deployment: Object = yaml.safe_load(SAMPLE.read_text())
+    deployment["metadata"]["namespace"] = NAMESPACE
+    name = deployment["metadata"]["name"]
+    say(f"applying {SAMPLE.relative_to(stacks.ROOT)} to namespace {NAMESPACE}")
+    kube.apply(deployment)
+    wait(stack.kubeconfig, name, console)
+    model = deployment["spec"].get("model", {}).get("servedName", name)
+    chats(kube, stack.kubeconfig, name, model, console)
+    console.print(
+        "\nThe Reference model has random weights in this release: the answers are noise, the path is real.\n"
+        "\n[bold]Try next[/bold]\n"
+        f"  export KUBECONFIG={stack.kubeconfig}\n"
+        f"  .venv/bin/epd status --namespace {NAMESPACE} --watch\n"
+        f"  {stacks.kubectl_name()} --namespace {NAMESPACE} delete pod --selector serving.epd.dev/role=decode\n"
+        f"  {stacks.kubectl_name()} explain dsv41.spec.roles.prefill\n",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def main() -> int:
+    """Entry point; the exit status is 0, 1 when a step failed, 2 when this machine cannot do it."""
+    argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__).parse_args()
+    console = Console()
+    try:
+        run(console)
+    except Unfit as error:
+        print(error, file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        return error.returncode if error.returncode in {1, 2} else 1
+    except (TimeoutError, ConnectionError, openai.APIError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
