@@ -1,0 +1,90 @@
+"""What the registrar needs to know of one engine pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROLE_LABEL = "serving.epd.dev/role"
+KEY_LABEL = "serving.epd.dev/compat-key"
+REVISION_LABEL = "serving.epd.dev/revision"
+ROLES = ("encode", "prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One engine pod as the API server shows it.
+
+    Attributes:
+        name: metadata.name.
+        uid: metadata.uid; tells two pods apart that had the same address.
+        ip: status.podIP, empty before the pod has one and after an eviction.
+        role: one of ROLES.
+        key: the compatibility key; pods of different keys must never serve one request together.
+        revision: the role's revision.
+        image: digest of the engine container's image (``sha256:...``), empty before it runs.
+        ready: the Ready condition, readiness gates included.
+        deleting: a deletion is under way, or the pod has ended.
+        created: metadata.creationTimestamp, RFC 3339 in UTC, so it sorts as text.
+    """
+
+    name: str
+    uid: str
+    ip: str
+    role: str
+    key: str
+    revision: str
+    image: str
+    ready: bool
+    deleting: bool
+    created: str
+
+    def url(self, port: int) -> str:
+        """Address of the engine's HTTP server."""
+        host = f"[{self.ip}]" if ":" in self.ip else self.ip
+        return f"http://{host}:{port}"
+
+
+def pod_of(obj: Mapping[str, Any], engine_port: int) -> Pod | None:
+    """Read a pod object.
+
+    Args:
+        obj: a core/v1 Pod as JSON.
+        engine_port: tells the engine container from helpers beside it.
+
+    Returns:
+        The pod, or None when its labels do not make it an engine of a known role.
+    """
+    meta = obj["metadata"]
+    labels = meta.get("labels") or {}
+    status = obj.get("status") or {}
+    if labels.get(ROLE_LABEL) not in ROLES:
+        return None
+    conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
+    return Pod(
+        name=meta["name"],
+        uid=meta["uid"],
+        ip=status.get("podIP") or "",
+        role=labels[ROLE_LABEL],
+        key=labels.get(KEY_LABEL, ""),
+        revision=labels.get(REVISION_LABEL, ""),
+        image=_image(obj, engine_port),
+        ready=conditions.get("Ready") == "True",
+        deleting="deletionTimestamp" in meta or status.get("phase") in {"Failed", "Succeeded"},
+        created=meta.get("creationTimestamp") or "",
+    )
+
+
+def _image(obj: Mapping[str, Any], engine_port: int) -> str:
+    """The digest that the engine container runs; runtimes write ``repository@sha256:...`` or the digest alone."""
+    containers = (obj.get("spec") or {}).get("containers") or [{}]
+    engine = next(
+        (c for c in containers if any(p.get("containerPort") == engine_port for p in c.get("ports") or ())),
+        containers[0],
+    )
+    statuses = (obj.get("status") or {}).get("containerStatuses") or ()
+    image = next((s.get("imageID") or "" for s in statuses if s.get("name") == engine.get("name")), "")
+    return image.rpartition("@")[2].removeprefix("docker://")

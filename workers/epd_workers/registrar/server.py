@@ -1,0 +1,61 @@
+"""What the registrar serves: its state, its health and its metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from epd_workers.registrar.state import document, tally
+
+if TYPE_CHECKING:
+    from epd_workers.registrar.loop import Loop
+    from epd_workers.registrar.metrics import Metrics
+
+
+class Server:
+    """The read-only HTTP endpoints.
+
+    Args:
+        loop: the membership loop.
+        metrics: the process's metrics.
+        pod: name of this router pod.
+        version: the router program's name and version.
+        engine_port: port of the engines' HTTP servers.
+    """
+
+    def __init__(self, loop: Loop, metrics: Metrics, *, pod: str, version: str, engine_port: int) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._pod = pod
+        self._version = version
+        self._engine_port = engine_port
+
+    def application(self) -> web.Application:
+        """Routes: /state, /healthz, /readyz, /metrics."""
+        app = web.Application(client_max_size=0)
+        app.router.add_get("/state", self._state)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._prometheus)
+        return app
+
+    async def _state(self, _: web.Request) -> web.Response:
+        view = await self._loop.fresh()
+        doc = document(view, pod=self._pod, version=self._version, engine_port=self._engine_port)
+        return web.json_response(doc)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if self._loop.ready:
+            return web.Response(text="ok\n")
+        missing = "the first sync is not over" if self._loop.view.router_ready else "the router does not answer"
+        return web.Response(status=503, text=f"{missing}\n")
+
+    async def _prometheus(self, _: web.Request) -> web.Response:
+        view = self._loop.view
+        doc = document(view, pod=self._pod, version=self._version, engine_port=self._engine_port)
+        self._metrics.observe(tally(doc, view))
+        return web.Response(body=self._metrics.text(), content_type="text/plain", charset="utf-8")
