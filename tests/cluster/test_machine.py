@@ -1,0 +1,108 @@
+"""What a machine is refused for, and in which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import machine
+from e2e.cluster.machine import Facts
+
+FIT = Facts(
+    platform="linux",
+    uid=0,
+    controllers=frozenset({"cpu", "cpuset", "memory", "pids", "io"}),
+    filesystems=frozenset({"ext4", "overlay"}),
+    go=(1, 26),
+    go_needed=True,
+    missing_packages=("runc",),
+    apt=True,
+    socket_path="/srv/epd/.state/cluster/run/containerd.sock.ttrpc",
+    routes=("192.168.1.0/24", "172.17.0.0/16", "10.255.0.0/16"),
+    free_bytes=20 * 1024**3,
+)
+
+
+def test_a_fit_machine_has_no_fault() -> None:
+    assert machine.faults(FIT) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"platform": "darwin"}, ["darwin", "needs Linux"]),
+        ({"uid": 1000}, ["1000", "root", "sudo -E"]),
+        ({"go": None}, ["`go`", "install Go 1.26"]),
+        ({"go": (1, 25)}, ["1.25", "1.26"]),
+        ({"apt": False}, ["runc", "apt-get"]),
+        ({"controllers": frozenset({"cpu", "cpuset", "pids"})}, ["memory", "cgroup"]),
+        ({"filesystems": frozenset({"ext4"})}, ["overlay"]),
+        ({"socket_path": "/x" * 60}, ["120 characters", "107", "shorter path"]),
+        ({"routes": ("10.244.0.0/24",)}, ["10.244.0.0/24", "VPN"]),
+        ({"routes": ("10.0.0.0/8",)}, ["10.0.0.0/8", "10.96.0.0/12"]),
+        ({"free_bytes": 1024**3}, ["1.0 GiB", "8 GiB"]),
+    ],
+)
+def test_each_fault_names_what_is_and_the_way_out(change: dict[str, object], words: list[str]) -> None:
+    text = "\n".join(machine.faults(replace(FIT, **change)))  # type: ignore[arg-type]
+    assert all(word in text for word in words), text
+
+
+def test_all_faults_come_at_once() -> None:
+    found = machine.faults(replace(FIT, uid=1000, go=None, apt=False))
+    assert len(found) == 3
+
+
+def test_go_is_not_asked_for_once_everything_is_built() -> None:
+    assert machine.faults(replace(FIT, go=None, go_needed=False)) == []
+
+
+def test_a_missing_package_is_one_whose_command_is_missing(tmp_path: Path) -> None:
+    for plugin in machine.CNI_PLUGINS:
+        (tmp_path / plugin).touch()
+
+    def find(name: str) -> str | None:
+        return None if name in {"ctr", "socat"} else f"/usr/bin/{name}"
+
+    assert machine.missing_packages(find, [tmp_path]) == ("containerd", "socat")
+
+
+def test_network_plugins_must_lie_together(tmp_path: Path) -> None:
+    (tmp_path / "bridge").touch()
+    assert machine.missing_packages(lambda name: name, [tmp_path]) == ("containernetworking-plugins",)
+
+
+def test_a_missing_command_is_named() -> None:
+    with pytest.raises(machine.Unfit, match="no-such-command"):
+        machine.command("no-such-command")
+
+
+def test_services_of_packages_stay_down_only_while_installing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(machine, "POLICY", policy)
+    with machine.no_services():
+        assert policy.read_text().endswith("exit 101\n")
+        assert policy.stat().st_mode & 0o111
+    assert not policy.exists()
+    policy.write_text("theirs")
+    with machine.no_services():
+        pass
+    assert policy.read_text() == "theirs"
+
+
+MOUNTS = """\
+/dev/sda / ext4 rw 0 0
+overlay /var/lib/docker/overlay2/x overlay rw 0 0
+overlay /workspace overlay rw 0 0
+/dev/sdb /workspace/disk ext4 rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("/srv/state", "overlayfs"), ("/workspace/state", "native"), ("/workspace/disk/state", "overlayfs")],
+)
+def test_an_overlay_is_not_laid_on_an_overlay(folder: str, expected: str) -> None:
+    assert machine.snapshotter(Path(folder), MOUNTS) == expected
