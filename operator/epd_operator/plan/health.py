@@ -9,6 +9,7 @@ from epd_operator.api import names
 from epd_operator.plan.diagnosis import diagnose, one_line
 from epd_operator.plan.observation import labels, name_of, of_kind
 from epd_operator.plan.reason import Reason
+from epd_operator.plan.refusal import refused_pods
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,7 +100,7 @@ def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict
     if live is None:
         return Verdict(False, Reason.CREATING, f"Deployment {target.deployment} does not exist yet")
     progress = f"{_count(live, 'readyReplicas')}/{target.desired} ready at revision {target.revision}"
-    refusal = pod_refusal(live)
+    refusal = refused_pods(live)
     if refusal is not None:
         return Verdict(False, refusal.reason, f"{progress}; {refusal.message}")
     if not _as_specified(target, live):
@@ -112,23 +113,6 @@ def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict
         return Verdict(False, Reason.STARTING, progress)
     complaint = _complaint(pods, observed.routers)
     return complaint or Verdict(True, Reason.AT_DESIRED, progress)
-
-
-def pod_refusal(deployment: Object) -> Verdict | None:
-    """Why the API server refuses pods of a Deployment, from its ReplicaFailure condition; None when it does not."""
-    for condition in (deployment.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            text = one_line(condition.get("message", ""))
-            return Verdict(False, refusal_reason(text), f"pods of {name_of(deployment)} are refused: {text}")
-    return None
-
-
-def refusal_reason(text: str) -> Reason:
-    """Which kind of refusal an API server's error text is."""
-    lowered = text.lower()
-    if "exceeded quota" in lowered or "failed quota" in lowered:
-        return Reason.QUOTA_EXCEEDED
-    return Reason.FORBIDDEN if "forbidden" in lowered else Reason.APPLY_REJECTED
 
 
 def _as_specified(target: Target, live: Object) -> bool:

@@ -43,7 +43,7 @@ def _router_rules(scope: Scope) -> dict[str, Any]:
         "ingress": [
             {"ports": [_tcp(names.CLIENT_PORT)]},
             {"from": [operator], "ports": [_tcp(names.REGISTRAR_PORT)]},
-            {"from": [_scrapers()], "ports": [_tcp(names.ROUTER_METRICS_PORT)]},
+            {"from": [_scrapers()], "ports": [_tcp(names.ROUTER_METRICS_PORT), _tcp(names.REGISTRAR_PORT)]},
         ],
     }
 

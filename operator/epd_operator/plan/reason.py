@@ -45,6 +45,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota refuses an object or a pod."
     FORBIDDEN = "Forbidden", "The API server forbids an object or a pod: rights, admission or pod security."
     APPLY_REJECTED = "ApplyRejected", "The API server refuses an object for another reason, given in the message."
+    APPLY_FAILED = "ApplyFailed", "The API server could not take an object for a passing reason; it is tried again."
     NAME_CONFLICT = "NameConflict", "A foreign object has the name of a child; it is left alone."
 
     PROGRESSING = "Progressing", "The cluster is moving towards the spec."

@@ -183,7 +183,10 @@ def _registrar(scope: Scope, image: str) -> dict[str, Any]:
         ],
         "ports": [_port("state", names.REGISTRAR_PORT)],
         "resources": _resources("50m", "192Mi"),
-        "readinessProbe": _probe("/state", "state", period=2, failures=3),
+        # Ready once the router knows the pods that were there before it: a new router must not answer 503 beside an
+        # old one that knows them.
+        "readinessProbe": _probe("/readyz", "state", period=2, failures=3),
+        "livenessProbe": _probe("/healthz", "state", period=10, failures=6),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "securityContext": security.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -48,5 +48,8 @@ def controller_revision(scope: Scope, part: str, name: str, template: Mapping[st
 
 
 def _template(child: Object) -> dict[str, Any] | None:
-    template = ((child.get("data") or {}).get("spec") or {}).get("template")
-    return template if isinstance(template, dict) else None
+    match child.get("data"):
+        case {"spec": {"template": dict(template)}}:
+            return template
+        case _:
+            return None

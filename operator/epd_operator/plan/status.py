@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from epd_operator.api import names
 from epd_operator.api.status import role_status, router_status
 from epd_operator.plan.availability import available
-from epd_operator.plan.diagnosis import one_line
-from epd_operator.plan.health import Verdict, pod_refusal, refusal_reason
+from epd_operator.plan.health import Verdict
 from epd_operator.plan.observation import of_kind
 from epd_operator.plan.reason import Reason
+from epd_operator.plan.refusal import lasting, passing, reason_of, refused_pods
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str
     healths = picture.healths
     serving = available(healths, observed.routers, picture.compat_key, before.get("Available"))
     obstacle = _obstacle(picture, observed)
-    ready = _ready(picture, serving, obstacle)
+    ready = _ready(picture, serving, obstacle, passing(observed.failures))
     parts = {f"{part.capitalize()}Ready": health.verdict for part, health in healths.items()}
     return {
         "Valid": picture.valid,
@@ -100,15 +100,15 @@ def _obstacle(picture: Picture, observed: Observed) -> Verdict | None:
         held = ", ".join(sorted(observed.conflicts))
         text = f"not ours, so left alone: {held}; rename or delete them, or choose another metadata.name"
         return Verdict(True, Reason.NAME_CONFLICT, text)
-    if observed.failures:
-        lines = sorted({one_line(line) for line in observed.failures})
-        return Verdict(True, refusal_reason(lines[0]), "; ".join(lines))
-    refusals = [pod_refusal(deployment) for deployment in of_kind(observed.children, "Deployment")]
+    lines = lasting(observed.failures)
+    if lines:
+        return Verdict(True, reason_of(lines[0]), "; ".join(lines))
+    refusals = [refused_pods(deployment) for deployment in of_kind(observed.children, "Deployment")]
     first = next((refusal for refusal in refusals if refusal is not None), None)
     return None if first is None else Verdict(True, first.reason, first.message)
 
 
-def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None) -> Verdict:
+def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None, troubles: Sequence[str]) -> Verdict:
     if obstacle is not None:
         return Verdict(False, obstacle.reason, obstacle.message)
     behind = {part: health.verdict for part, health in picture.healths.items() if not health.verdict.status}
@@ -119,6 +119,8 @@ def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None) -> Verd
         return Verdict(False, behind[order[0]].reason, waits)
     if not serving.status:
         return Verdict(False, serving.reason, serving.message)
+    if troubles:
+        return Verdict(False, Reason.APPLY_FAILED, "; ".join(troubles))
     if picture.held:
         held = ", ".join(ref.name for ref in picture.held if ref.kind == "Deployment")
         return Verdict(False, Reason.REPLACING, f"{held} until the routers route to all of the new set")

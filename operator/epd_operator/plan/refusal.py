@@ -1,0 +1,48 @@
+"""What the API server refuses, and whether waiting can help."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.plan.diagnosis import Diagnosis, one_line
+from epd_operator.plan.observation import name_of
+from epd_operator.plan.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epd_operator.plan.observation import Object
+
+_PASSING: Final = re.compile(
+    r": (InternalError|ServerTimeout|Timeout|TooManyRequests|ServiceUnavailable|Conflict|Gone|Expired"
+    r"|409|410|429|5\d\d): "
+)
+"""Reasons and codes, as `Kind/name: reason: message` carries them, that the next attempt may not meet."""
+
+
+def passing(lines: Sequence[str]) -> list[str]:
+    """The errors of an attempt that a further attempt may not meet, sorted."""
+    return sorted({one_line(line) for line in lines if _PASSING.search(line)})
+
+
+def lasting(lines: Sequence[str]) -> list[str]:
+    """The errors of an attempt that will be met again until somebody acts, sorted."""
+    return sorted({one_line(line) for line in lines if not _PASSING.search(line)})
+
+
+def refused_pods(deployment: Object) -> Diagnosis | None:
+    """Why the API server refuses pods of a Deployment, from its ReplicaFailure condition; None when it does not."""
+    for condition in (deployment.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            text = one_line(condition.get("message", ""))
+            return Diagnosis(reason_of(text), f"pods of {name_of(deployment)} are refused: {text}")
+    return None
+
+
+def reason_of(text: str) -> Reason:
+    """Which kind of refusal an error text is."""
+    lowered = text.lower()
+    if "exceeded quota" in lowered or "failed quota" in lowered:
+        return Reason.QUOTA_EXCEEDED
+    return Reason.FORBIDDEN if "forbidden" in lowered else Reason.APPLY_REJECTED

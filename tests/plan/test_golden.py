@@ -1,0 +1,168 @@
+"""Manifests of whole resources, reviewed as files. `EPD_REGENERATE=1` writes them anew."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).with_name("golden")
+CASES = sorted(path.name.removesuffix(".cr.yaml") for path in FOLDER.glob("*.cr.yaml"))
+MINORS = ("1.36.0", "1.37.0")
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes every object in full: an alias hides what a reviewer must see."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def cr(case: str) -> dict[str, Any]:
+    return yaml.safe_load((FOLDER / f"{case}.cr.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def objects(make_world: Any, cr: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    found = make_world(cr).plan()
+    assert found.objects, found.status["conditions"][0]["message"]
+    return found.objects
+
+
+def test_manifests_are_as_reviewed(case: str, objects: tuple[dict[str, Any], ...]) -> None:
+    # The pod templates in the ControllerRevisions are those of the Deployments: shown once.
+    shown = copy.deepcopy(list(objects))
+    for obj in shown:
+        if obj["kind"] == "ControllerRevision":
+            obj["data"] = {"spec": {"template": "<as in the Deployment>"}}
+    text = yaml.dump_all(shown, Dumper=Dumper, sort_keys=False, width=120)
+    path = FOLDER / f"{case}.plan.yaml"
+    if os.environ.get("EPD_REGENERATE"):
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, "EPD_REGENERATE=1 writes the files anew: review the difference"
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_kubernetes_accepts_every_object(minor: str, objects: tuple[dict[str, Any], ...]) -> None:
+    for obj in objects:
+        kubernetes_validate.validate(obj, minor, strict=True)
+
+
+def test_each_template_is_stored_before_it_is_used(objects: tuple[dict[str, Any], ...]) -> None:
+    stored: list[Any] = []
+    used = 0
+    for obj in objects:
+        if obj["kind"] == "ControllerRevision":
+            stored.append(obj["data"]["spec"]["template"])
+        if obj["kind"] == "Deployment":
+            used += 1
+            assert obj["spec"]["template"] in stored
+    assert used == len(stored)
+
+
+def _containers(objects: tuple[dict[str, Any], ...]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for obj in objects:
+        if obj["kind"] == "Deployment":
+            pod = obj["spec"]["template"]["spec"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                yield pod, container
+
+
+def test_every_pod_meets_the_restricted_profile(objects: tuple[dict[str, Any], ...]) -> None:
+    allowed = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "projected", "secret"}
+    for pod, container in _containers(objects):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+        assert "privileged" not in security
+        assert "memory" in container["resources"]["limits"]
+        assert "cpu" not in container["resources"]["limits"]
+
+
+def test_only_the_registrar_carries_a_token(objects: tuple[dict[str, Any], ...]) -> None:
+    carriers = []
+    for pod, container in _containers(objects):
+        tokens = {
+            volume["name"]
+            for volume in pod["volumes"]
+            if any("serviceAccountToken" in source for source in volume.get("projected", {}).get("sources", ()))
+        }
+        if any(mount["name"] in tokens for mount in container["volumeMounts"]):
+            carriers.append(container["name"])
+    assert carriers == ["registrar"]
+
+
+def test_the_control_key_stays_in_memory_and_in_the_router_pod(objects: tuple[dict[str, Any], ...]) -> None:
+    readers = []
+    for pod, container in _containers(objects):
+        if any(mount["name"] == "epd-control" for mount in container["volumeMounts"]):
+            readers.append(container["name"])
+            volume = next(volume for volume in pod["volumes"] if volume["name"] == "epd-control")
+            assert volume["emptyDir"]["medium"] == "Memory"
+    assert readers == ["draw-key", "router", "registrar"]
+
+
+def test_nothing_of_the_resource_leaks_into_children(cr: dict[str, Any], objects: tuple[dict[str, Any], ...]) -> None:
+    ours = {"app.kubernetes.io", "serving.epd.dev"}
+    foreign = {**cr["metadata"].get("labels", {}), **cr["metadata"].get("annotations", {})}
+    for obj in objects:
+        metadata = obj["metadata"]
+        assert {key.partition("/")[0] for key in metadata["labels"]} <= ours
+        assert metadata["labels"]["app.kubernetes.io/instance"] == cr["metadata"]["name"]
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "epd-operator"
+        assert not set(metadata.get("annotations", {})) & set(foreign)
+        owner = metadata["ownerReferences"]
+        assert [(o["uid"], o["controller"], o["blockOwnerDeletion"]) for o in owner] == [
+            (cr["metadata"]["uid"], True, True)
+        ]
+        assert len(metadata["name"]) <= 63
+    text = yaml.dump_all(objects, Dumper=Dumper)
+    assert "the-argo-application" not in text
+    assert "tracking-id" not in text
+
+
+def test_selectors_pick_the_pods_they_should(objects: tuple[dict[str, Any], ...]) -> None:
+    templates = {
+        obj["metadata"]["labels"]["app.kubernetes.io/component"]: obj["spec"]["template"]["metadata"]["labels"]
+        for obj in objects
+        if obj["kind"] == "Deployment"
+    }
+    fields = {
+        "Deployment": ("selector", "matchLabels"),
+        "NetworkPolicy": ("podSelector", "matchLabels"),
+        "PodDisruptionBudget": ("selector", "matchLabels"),
+        "Service": ("selector",),
+    }
+    seen = set()
+    for obj in objects:
+        if obj["kind"] not in fields:
+            continue
+        found = obj["spec"]
+        for field in fields[obj["kind"]]:
+            found = found[field]
+        part = obj["metadata"]["labels"]["app.kubernetes.io/component"]
+        picked = {name for name, labels in templates.items() if found.items() <= labels.items()}
+        assert picked == {part}
+        seen.add((obj["kind"], part))
+    assert {part for kind, part in seen if kind == "PodDisruptionBudget"} == set(templates)

@@ -1,0 +1,215 @@
+"""What holds for every resource: properties of the plan as a function."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from epd_operator.plan import Settings
+
+few = settings(max_examples=30, deadline=None)  # a deadline would time the machine, not the plan
+
+names = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
+replicas = st.none() | st.integers(0, 4)
+env = st.dictionaries(
+    st.from_regex(r"[A-Z][A-Z_]{0,8}", fullmatch=True).filter("POD_IP".__ne__), st.text("ab", max_size=3)
+)
+labels = st.dictionaries(
+    st.sampled_from(
+        [
+            "argocd.argoproj.io/instance",
+            "app.kubernetes.io/instance",
+            "app.kubernetes.io/part-of",
+            "serving.epd.dev/revision",
+            "helm.toolkit.fluxcd.io/name",
+        ]
+    ),
+    st.just("leaked"),
+)
+
+
+def absent(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: inner for key, inner in value.items() if inner is not None}
+
+
+def role(flags: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "replicas": replicas,
+            "args": st.fixed_dictionaries({}, optional=flags),
+            "env": env,
+            "startupMinutes": st.none() | st.integers(1, 90),
+            "resources": st.sampled_from([{}, {"cpu": "2"}, {"memory": "2Gi"}]),
+            "pod": st.sampled_from([{}, {"priorityClassName": "high"}, {"terminationGracePeriodSeconds": 90}]),
+        }
+    ).map(absent)
+
+
+serving = {"chunked-prefill-size": st.sampled_from([512, 1024]), "max-running-requests": st.sampled_from([8, 16])}
+router = st.fixed_dictionaries(
+    {
+        "replicas": replicas,
+        "requestTimeoutSeconds": st.none() | st.integers(1, 60),
+        "image": st.none() | st.just("registry/router:own"),
+        "apiKeySecret": st.none() | st.just({"name": "client", "key": "key"}),
+    }
+).map(absent)
+
+
+@st.composite
+def resources(draw: st.DrawFn) -> dict[str, Any]:
+    roles = {"prefill": draw(role(serving)), "decode": draw(role(serving))}
+    if draw(st.booleans()):
+        roles["encode"] = draw(role({}))
+    page_size = draw(st.sampled_from([None, 64, 128]))
+    if page_size is not None:
+        for name in ("prefill", "decode"):
+            roles[name]["args"]["page-size"] = page_size
+    engine = {"type": "Reference", "version": "0.1", "image": draw(st.none() | st.just("registry/engine:own"))}
+    return {
+        "apiVersion": "serving.epd.dev/v1alpha1",
+        "kind": "DeepSeekV41Deployment",
+        "metadata": {
+            "name": draw(names),
+            "namespace": "llm",
+            "uid": "uid-of-it",
+            "generation": 1,
+            "labels": draw(labels),
+            "annotations": draw(labels),
+        },
+        "spec": {
+            "engine": absent(engine),
+            "roles": roles,
+            "router": draw(router),
+            "networkPolicy": {"enabled": draw(st.booleans())},
+        },
+    }
+
+
+def by_name(objects: Any, kind: str) -> dict[str, Any]:
+    return {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == kind}
+
+
+@few
+@given(cr=resources())
+def test_the_same_arguments_give_the_same_plan(make_world: Any, cr: dict[str, Any]) -> None:
+    world = make_world(cr)
+    before = copy.deepcopy((world.cr, world.observed()))
+    assert world.plan() == world.plan()
+    assert (world.cr, world.observed()) == before, "the plan changed its arguments"
+
+
+@few
+@given(cr=resources())
+def test_planning_again_after_applying_changes_nothing(make_world: Any, cr: dict[str, Any]) -> None:
+    world = make_world(cr)
+    first = world.reconcile()
+    assert first.objects
+    second = world.reconcile()
+    assert second.objects == first.objects
+    assert second.prune == ()
+    assert second.events == ()
+    settled = world.settle().reconcile()
+    assert (settled.objects, settled.prune, settled.events) == (first.objects, (), ())
+    assert world.reconcile().status == settled.status
+
+
+@few
+@given(cr=resources())
+def test_labels_and_names_are_ours_alone(make_world: Any, cr: dict[str, Any]) -> None:
+    for obj in make_world(cr).plan().objects:
+        assert len(obj["metadata"]["name"]) <= 63
+        assert "leaked" not in repr(obj)
+        labelled = [obj["metadata"]["labels"]]
+        if obj["kind"] == "Deployment":
+            labelled.append(obj["spec"]["template"]["metadata"]["labels"])
+        for found in labelled:
+            assert found["app.kubernetes.io/instance"] == cr["metadata"]["name"]
+            assert all(len(value) <= 63 for value in found.values())
+
+
+@few
+@given(cr=resources(), settle=st.booleans())
+def test_an_upgrade_of_the_operator_changes_no_deployment(make_world: Any, cr: dict[str, Any], *, settle: bool) -> None:
+    world = make_world(cr)
+    before = (world.settle() if settle else world).reconcile()
+    world.settings = Settings(router_image="other/router:9", worker_image="other/worker:9", version="9.9.9")
+    after = world.reconcile()
+    for kind in ("Deployment", "ControllerRevision"):
+        assert by_name(after.objects, kind) == by_name(before.objects, kind)
+    assert after.prune == ()
+
+
+@few
+@given(cr=resources(), counts=st.tuples(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9)))
+def test_scaling_changes_replicas_only(make_world: Any, cr: dict[str, Any], counts: tuple[int, int, int]) -> None:
+    for name in ("prefill", "decode"):
+        cr["spec"]["roles"][name]["replicas"] = 2  # the router's flags know one boundary: single or several
+    world = make_world(cr)
+    before = world.reconcile()
+    world.role("prefill", replicas=counts[0]).role("decode", replicas=counts[1])
+    world.edit(router={**world.spec["router"], "replicas": counts[2]})
+    after = world.reconcile()
+    expected = copy.deepcopy(before.objects)
+    for obj in expected:
+        wanted = dict(zip(("prefill", "decode", "router"), counts, strict=True))
+        part = obj["metadata"]["labels"]["app.kubernetes.io/component"]
+        if obj["kind"] == "Deployment" and part in wanted:
+            obj["spec"]["replicas"] = wanted[part]
+    assert after.objects == expected
+    assert after.prune == ()
+
+
+@few
+@given(cr=resources(), broken=st.sampled_from(["decode", "args", "version", "type"]))
+def test_an_invalid_spec_touches_nothing(make_world: Any, cr: dict[str, Any], broken: str) -> None:
+    world = make_world(cr).settle()
+    world.cr["metadata"]["generation"] += 1
+    match broken:
+        case "decode":
+            del world.spec["roles"]["decode"]
+        case "args":
+            world.role("prefill", args={"page-sise": 64})
+        case "version":
+            world.edit(engine={"type": "Reference", "version": "7"})
+        case "type":
+            world.edit(engine={"type": "SGLang", "version": "0.5.23", "image": "a", "platform": "cuda-sm90"})
+    decided = world.reconcile()
+    assert decided.objects == ()
+    assert decided.prune == ()
+    assert world.condition("Valid")["status"] == "False"
+    assert world.condition("Ready")["status"] == "False"
+    assert not decided.moving
+
+
+@few
+@given(cr=resources(), edit=st.sampled_from(["page-size", "env", "encode"]))
+def test_foreign_objects_are_never_pruned(make_world: Any, cr: dict[str, Any], edit: str) -> None:
+    world = make_world(cr).settle()
+    theirs = []
+    for index, child in enumerate(list(world.children.values())):
+        foreign = copy.deepcopy(child)
+        foreign["metadata"] |= {"name": f"foreign-{index}", "uid": f"foreign-{index}"}
+        match index % 3:
+            case 0:
+                foreign["metadata"]["ownerReferences"][0]["uid"] = "someone-else"
+            case 1:
+                foreign["metadata"]["ownerReferences"] = []
+            case _:
+                foreign["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "Helm"
+        theirs.append(foreign["metadata"]["uid"])
+        world.children[foreign["kind"], foreign["metadata"]["name"]] = foreign
+    match edit:
+        case "page-size":
+            world.role("prefill", args={"page-size": 32}).role("decode", args={"page-size": 32})
+        case "env":
+            world.role("prefill", env={"ADDED": "1"})
+        case "encode":
+            world.edit(roles={name: role for name, role in world.spec["roles"].items() if name != "encode"})
+    for _ in range(3):
+        pruned = world.settle().plan().prune
+        assert not {ref.uid for ref in pruned} & set(theirs)
+    assert {child["metadata"]["uid"] for child in world.children.values()} >= set(theirs)

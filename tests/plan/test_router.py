@@ -1,0 +1,94 @@
+"""The router's command line, held against the real program's help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def help_text() -> str:
+    program = Path(sys.executable).with_name("smg")
+    return subprocess.run([program, "launch", "--help"], check=True, capture_output=True, text=True).stdout
+
+
+def flags(world: Any) -> list[str]:
+    template = next(
+        o for o in world.plan().objects if o["metadata"]["name"] == "demo-router" and o["kind"] == "Deployment"
+    )
+    container = template["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][0] == "--"
+    return container["args"][1:]
+
+
+def value(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+SEVERAL = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}
+LIMITED = {"maxConcurrentRequests": 7, "requestTimeoutSeconds": 90}
+
+
+@pytest.mark.parametrize("edit", [{}, {"roles": SEVERAL}, {"router": LIMITED}], ids=["single", "several", "limited"])
+def test_the_real_router_knows_every_flag(world: Any, help_text: str, edit: dict[str, Any]) -> None:
+    words = flags(world.edit(**edit))
+    used = [word for word in words if word.startswith("--")]
+    assert len(used) == len(set(used))
+    known = set(re.findall(r"(?<![\w-])--[a-z][-a-z0-9]*", help_text))
+    assert set(used) <= known
+
+
+def test_the_real_router_accepts_the_command_line(world: Any) -> None:
+    """Its own parser reads the words; an unknown policy, flag or type would end it with an error."""
+    script = (
+        "import sys; from smg.launch_router import parse_router_args as parse; args = parse(sys.argv[1:]);"
+        "print(args.pd_disaggregation, args.port, args.decode_policy, args.disable_circuit_breaker)"
+    )
+    run = subprocess.run([sys.executable, "-c", script, *flags(world)], check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["True", "8000", "power_of_two", "True"]
+
+
+def test_a_single_worker_has_no_breaker(world: Any) -> None:
+    for roles in ({"prefill": {}, "decode": {"replicas": 5}}, {"prefill": {"replicas": 5}, "decode": {}}):
+        words = flags(world.edit(roles=roles))
+        assert "--disable-circuit-breaker" in words
+        assert value(words, "--retry-max-retries") == "2"
+        assert "--cb-failure-threshold" not in words
+
+
+def test_several_workers_have_a_patient_breaker(world: Any) -> None:
+    words = flags(world.edit(roles=SEVERAL))
+    assert "--disable-circuit-breaker" not in words
+    assert int(value(words, "--cb-failure-threshold")) > 2 * int(value(words, "--retry-max-retries"))
+    assert int(value(words, "--cb-timeout-duration-secs")) <= 10
+
+
+def test_a_pod_outlives_its_drain(world: Any) -> None:
+    words = flags(world)
+    pod = next(o for o in world.plan().objects if o["metadata"]["name"] == "demo-router" and o["kind"] == "Deployment")
+    spec = pod["spec"]["template"]["spec"]
+    pre_stop = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert spec["terminationGracePeriodSeconds"] >= pre_stop + int(value(words, "--shutdown-grace-period-secs")) + 10
+
+
+def test_no_limit_of_requests_is_left_to_the_router(world: Any) -> None:
+    assert "--max-concurrent-requests" not in flags(world.edit(router={"maxConcurrentRequests": 0}))
+    assert value(flags(world.edit(router=LIMITED)), "--max-concurrent-requests") == "7"
+
+
+def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
+    world.edit(router={"apiKeySecret": {"name": "client", "key": "token"}})
+    world.reconcile()
+    spec = world.deployment("router")["spec"]["template"]["spec"]
+    mounting = [c["name"] for c in spec["containers"] if any(m["name"] == "epd-api-key" for m in c["volumeMounts"])]
+    assert mounting == ["router"]
+    command = spec["containers"][0]["command"]
+    assert command[command.index("--api-key-file") + 1] == "/api-key/key"
+    rules = [o["rules"] for o in world.plan().objects if o["kind"] == "Role"]
+    assert rules == [[{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]]
