@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -12,10 +13,15 @@ from epd_operator.api.names import CRD_NAME, GROUP, KIND, LIST_KIND, PLURAL, SHO
 from epd_operator.api.schema import schema_of
 from epd_operator.api.status import Status
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 FILE: Final = f"{GROUP}_{PLURAL}.yaml"
 """Name of the checked-in file."""
 
-_HEADER: Final = "# Generated from the models in epd_operator.api by `python -m epd_operator.api.crd`; edit those.\n"
+_HEADER: Final = (
+    "# Generated from the models in epd_operator.api by `python -m epd_operator.api.crd FILE`: edit those.\n"
+)
 
 
 def crd() -> dict[str, Any]:
@@ -84,5 +90,13 @@ def _columns() -> list[dict[str, Any]]:
     ]
 
 
+def main(paths: Sequence[str]) -> None:
+    """Write the file to every path, or to standard output when there is none."""
+    for path in paths:
+        Path(path).write_text(text(), encoding="utf-8")
+    if not paths:
+        sys.stdout.write(text())
+
+
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    main(sys.argv[1:])
