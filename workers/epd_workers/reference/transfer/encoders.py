@@ -97,7 +97,7 @@ class EncoderPool:
                 "no image encoder is registered with this prefill server; try again when an encode pod is ready"
             )
         inbox = EmbeddingInbox(self._context, self._bind_host, self._hidden)
-        tasks = [asyncio.ensure_future(self._part(part, inbox)) for part in split(rid, images, len(encoders))]
+        tasks = [asyncio.ensure_future(self._part(part, encoders, inbox)) for part in split(rid, images, len(encoders))]
         try:
             parts = await asyncio.gather(*tasks)
         finally:
@@ -107,12 +107,10 @@ class EncoderPool:
             await inbox.close()
         return [image for part in parts for image in part]
 
-    async def _part(self, part: _Part, inbox: EmbeddingInbox) -> list[EncodedImage]:
+    async def _part(self, part: _Part, encoders: Sequence[str], inbox: EmbeddingInbox) -> list[EncodedImage]:
         failures: list[str] = []
-        encoders = self._registry.healthy()
         # Each part starts at another encoder, so that the parts of one request do not all meet on the first.
-        turn = part.index % max(len(encoders), 1)
-        for url in (encoders[turn:] + encoders[:turn])[:MAX_TRIES]:
+        for url in [*encoders[part.index :], *encoders[: part.index]][:MAX_TRIES]:
             req_id = f"{part.rid[:64]}-{part.index}-{uuid.uuid4().hex}"
             started = time.monotonic()
             try:

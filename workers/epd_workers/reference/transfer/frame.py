@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MAGIC = b"EPDF"
 VERSION = 1
 HEADER = struct.Struct("!4sBBIII")
-MAX_META_BYTES = 4 << 20
 
 
 class FrameError(Exception):
@@ -53,8 +52,8 @@ class Frame:
 class FrameLimits:
     """The largest meta and body, in bytes, that a reader admits."""
 
-    meta: int = MAX_META_BYTES
-    body: int = 0
+    meta: int
+    body: int
 
 
 def pack(frame: Frame) -> bytes:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from epd_workers.reference.transfer.timeouts import Timeouts
 
+FIXED_META_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class Received:
@@ -104,7 +106,9 @@ class Receiver:
         return Received(pages, frame.meta, waited, time.monotonic() - first)
 
     async def _next(self, reader: asyncio.StreamReader, seconds: float, room: int) -> Frame:
-        limits = FrameLimits(body=self.layout.page_bytes)
+        # The largest meta is the handover's: it has the prompt's token ids, a few digits each.
+        meta = FIXED_META_BYTES + 8 * self.max_pages * self.layout.page_size
+        limits = FrameLimits(meta=meta, body=self.layout.page_bytes)
         frame = await asyncio.wait_for(wire.read(reader, limits), seconds)
         if frame.kind is FrameKind.FAILED:
             raise TransferError(

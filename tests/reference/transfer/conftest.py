@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from epd_workers.reference.transfer.layout import Layout
+from epd_workers.reference.transfer.receiver import Receiver
+from epd_workers.reference.transfer.sender import PageServer
+from epd_workers.reference.transfer.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+LAYOUT = Layout(page_size=4, page_bytes=64, kv_cache_dtype="float32", kv_layout="a")
+
+
+@dataclass
+class Pair:
+    """A page server on a real socket and receivers for it."""
+
+    server: PageServer
+    port: int
+    timeouts: Timeouts
+    layout: Layout = LAYOUT
+    max_pages: int = 8
+    rooms: list[int] = field(default_factory=list)
+
+    def receiver(self, layout: Layout | None = None, timeouts: Timeouts | None = None) -> Receiver:
+        return Receiver(layout or self.layout, self.max_pages, "decode-1", timeouts or self.timeouts)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    timeouts = Timeouts(handshake=0.6, hello=0.3, silence=0.6, heartbeat=0.1)
+    server = PageServer(LAYOUT, timeouts)
+    port = await server.start("127.0.0.1", 0)
+    yield Pair(server, port, timeouts)
+    await server.close()
+    assert server.connections == 0
