@@ -4,11 +4,13 @@
 the project whose package is not in this image is left out.
 """
 
-# ruff: noqa: INP001, T201  (run by path, not imported as a package; what it prints ends in the build log)
+# ruff: noqa: INP001, S603, T201  (run by path, not imported as a package; what it prints ends in the build log)
 from __future__ import annotations
 
 import compileall
+import os
 import py_compile
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -28,6 +30,9 @@ def install(pyproject: Path, code: Path, environment: Path) -> list[str]:
 
     Returns:
         The names of the commands that this image has.
+
+    Raises:
+        SystemExit: a module does not compile, or a command's module cannot be imported here; pods would not start.
     """
     project = tomllib.loads(pyproject.read_text())["project"]
     metadata = code / f"{project['name']}-{project['version']}.dist-info"
@@ -43,11 +48,15 @@ def install(pyproject: Path, code: Path, environment: Path) -> list[str]:
         command = environment / "bin" / name
         command.write_text(COMMAND.format(python=environment / "bin" / "python", module=module, function=function))
         command.chmod(0o755)
-        commands.append(name)
+        commands.append((name, module))
     # The root file system is read-only in our pods: byte code must be there, and must not depend on file times.
     if not compileall.compile_dir(code, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH):
         raise SystemExit(f"{code}: a module does not compile")
-    return commands
+    for name, module in commands:
+        argv = [str(environment / "bin" / "python"), "-c", f"import {module}"]
+        if subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(code)}, check=False).returncode:
+            raise SystemExit(f"{name}: {module} cannot be imported in this image")
+    return [name for name, _ in commands]
 
 
 def main() -> None:

@@ -62,6 +62,7 @@ class Builder:
         self.store.build(image.containerfile, self.root, image.local, *arguments)
 
     def _build_dependencies(self, image: Recipe) -> None:
+        self.store.tidy()
         base = self.options.base or base_image(self.store, self.root, self.progress)
         arguments = ["--target", "dependencies", "--build-arg", f"BASE={base}"]
         if self.options.torch_index and image.name == "worker":
@@ -100,7 +101,7 @@ class Builder:
         with self.store.locked():
             self.build(image)
             self.progress.say(image.name, f"pushing {reference}")
-            digest = self.store.push(image.local, reference, tls=registry.tls, compress=not registry.local)
+            digest = self.store.push(image.local, reference, tls=registry.tls, fast=registry.local)
         record.parent.mkdir(exist_ok=True)
         record.write_text(digest)
         self.progress.say(image.name, "is in the registry")

@@ -39,7 +39,7 @@ class Registry:
 
     @property
     def local(self) -> bool:
-        """True on this machine's own addresses, where compressing layers costs more time than moving them."""
+        """True on this machine's own addresses, where compressing takes the time and only our containerd reads."""
         return self.host.partition(":")[0] in _LOCAL
 
     def manifest_url(self, image: Recipe) -> str:

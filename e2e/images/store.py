@@ -62,6 +62,14 @@ class Store:
         argv = self.argv("inspect", "--type", "image", "--format", "{{.FromImageID}}", image)
         return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
+    def tidy(self) -> None:
+        """Remove what interrupted builds have left; for the one who holds the lock.
+
+        Raises:
+            ImageError: buildah failed.
+        """
+        run(self.argv("rm", "--all"), self.log)
+
     def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
         """Build one stage into one layer.
 
@@ -77,8 +85,15 @@ class Store:
             self.log,
         )  # fmt: skip
 
-    def push(self, image: str, target: str, *, tls: bool, compress: bool) -> str:
+    def push(self, image: str, target: str, *, tls: bool, fast: bool) -> str:
         """Push an image; layers that the registry holds do not move.
+
+        Args:
+            image: its name in the store.
+            target: its name in the registry.
+            tls: False for plain HTTP.
+            fast: compress by zstd, a third of gzip's time at the same size (measured on the worker image); every
+                containerd of the last years reads it, but not every registry's tools do.
 
         Returns:
             The digest of its manifest.
@@ -88,8 +103,8 @@ class Store:
         """
         digest = self.folder / "digest"
         options = [f"--tls-verify={str(tls).lower()}", "--digestfile", str(digest)]
-        if not compress:
-            options.append("--disable-compression")
+        if fast:
+            options += ["--compression-format", "zstd", "--compression-level", "1"]
         run(self.argv("push", *options, image, f"docker://{target}"), self.log)
         return digest.read_text().strip()
 

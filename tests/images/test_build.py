@@ -16,7 +16,7 @@ from e2e.images.base import OF_THE_HOST, strip
 from e2e.images.build import Builder
 from e2e.images.progress import Progress, run
 from e2e.images.recipe import ImageError, Options, recipe
-from e2e.images.store import Store, cache_folder, require
+from e2e.images.store import DRIVERS, Store, cache_folder, open_store, require
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +34,10 @@ class Recorder(Store):
         return image in self.images
 
     @override
+    def tidy(self) -> None:
+        self.built.append(("tidied", ()))
+
+    @override
     def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
         self.built.append((image, options))
         for option in options:
@@ -41,8 +45,8 @@ class Recorder(Store):
                 assert Path(option.partition("src=")[2]).read_text().startswith("[global]\n")
 
     @override
-    def push(self, image: str, target: str, *, tls: bool, compress: bool) -> str:
-        self.pushed.append((image, target, tls, compress))
+    def push(self, image: str, target: str, *, tls: bool, fast: bool) -> str:
+        self.pushed.append((image, target, tls, fast))
         return "sha256:new"
 
 
@@ -65,8 +69,8 @@ def test_a_code_change_builds_the_top_layer_only(tmp_path: Path) -> None:
 def test_dependencies_are_built_first_with_secrets_of_this_machine(tmp_path: Path) -> None:
     made, store = builder(tmp_path, set())
     made.build(IMAGE)
-    assert [image for image, _ in store.built] == [IMAGE.local_dependencies, IMAGE.local]
-    options = store.built[0][1]
+    assert [image for image, _ in store.built] == ["tidied", IMAGE.local_dependencies, IMAGE.local]
+    options = store.built[1][1]
     assert options[:4] == ("--target", "dependencies", "--build-arg", "BASE=base:1")
     assert not any("--env" in option for option in options)
     assert not list(tmp_path.glob("secrets-*"))
@@ -77,7 +81,9 @@ def test_only_the_worker_is_told_of_torch(tmp_path: Path) -> None:
     made, store = builder(tmp_path, set(), options)
     for name in ("router", "worker"):
         made.build(recipe(ROOT, name, options))
-    assert ["TORCH_INDEX=https://example.org/cpu" in told for _, told in store.built] == [False, False, True, False]
+    assert [
+        image.partition(":")[0] for image, told in store.built if "TORCH_INDEX=https://example.org/cpu" in told
+    ] == ["localhost/epd-worker-dependencies"]
 
 
 def test_a_built_image_is_not_built_again(tmp_path: Path) -> None:
@@ -97,15 +103,13 @@ def test_an_image_in_the_registry_costs_one_question(
     assert store.pushed == []
 
 
-@pytest.mark.parametrize(
-    ("repository", "tls", "compress"), [("example.org/me", True, True), ("localhost:1", False, False)]
-)
-def test_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: str, tls: bool, compress: bool) -> None:
+@pytest.mark.parametrize(("repository", "tls", "fast"), [("example.org/me", True, False), ("localhost:1", False, True)])
+def test_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: str, tls: bool, fast: bool) -> None:
     made, store = builder(tmp_path, {IMAGE.local})
     monkeypatch.setattr(registry.Registry, "digest", lambda *_: None)
     target = f"{repository}/epd-router:{IMAGE.tag}"
     assert made.push(IMAGE, registry.registry(repository)) == f"{target}@sha256:new"
-    assert store.pushed == [(IMAGE.local, target, tls, compress)]
+    assert store.pushed == [(IMAGE.local, target, tls, fast)]
 
 
 def test_a_registry_that_wants_credentials_is_not_pushed_to_twice(
@@ -123,6 +127,41 @@ def test_store_commands_stay_in_their_own_folder(tmp_path: Path) -> None:
     assert argv == [
         "buildah", "--root", f"{tmp_path}/store", "--runroot", f"{tmp_path}/run", "--storage-driver", "vfs", "images",
     ]  # fmt: skip
+
+
+FAKE_BUILDAH = """#!/bin/sh
+echo "$@" >>{log}
+case "$*" in *{works}*) ;; *) echo "no such driver here" >&2; exit 1 ;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("works", "driver"),
+    [("overlay images", DRIVERS[0]), ("fuse-overlayfs", DRIVERS[1]), ("vfs", DRIVERS[2])],
+)
+def test_the_first_driver_that_works_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: str, driver: tuple[str, ...]
+) -> None:
+    program, log = tmp_path / "bin" / "buildah", tmp_path / "log"
+    program.parent.mkdir()
+    program.write_text(FAKE_BUILDAH.format(log=log, works=f'"{works}"'))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    store = open_store(tmp_path / "images")
+    assert store.driver == driver
+    tried = log.read_text()
+    assert open_store(tmp_path / "images") == store
+    assert log.read_text() == tried
+
+
+def test_no_driver_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "buildah"
+    program.parent.mkdir()
+    program.write_text(FAKE_BUILDAH.format(log="/dev/null", works="nothing"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    with pytest.raises(ImageError, match="no such driver here"):
+        open_store(tmp_path / "images")
 
 
 def test_require_lists_all_faults_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,3 +55,9 @@ def test_a_module_that_does_not_compile_stops_the_build(image: Path) -> None:
     (image / "code" / "package" / "broken.py").write_text("def\n")
     with pytest.raises(SystemExit, match="a module does not compile"):
         code.install(image / "pyproject.toml", image / "code", image / "venv")
+
+
+def test_a_command_that_cannot_start_stops_the_build(image: Path) -> None:
+    (image / "code" / "package" / "cli" / "main.py").write_text("import absent_dependency\n")
+    with pytest.raises(SystemExit, match=r"here: package\.cli\.main cannot be imported in this image"):
+        code.install(image / "pyproject.toml", image / "code", image / "venv")
