@@ -89,6 +89,14 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["schema", "pod", "router", "compatKeys", "workers", "encoders"]
+
+
 def by_name(objects: Any, kind: str) -> dict[str, Any]:
     return {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == kind}
 
@@ -213,3 +221,20 @@ def test_foreign_objects_are_never_pruned(make_world: Any, cr: dict[str, Any], e
         pruned = world.settle().plan().prune
         assert not {ref.uid for ref in pruned} & set(theirs)
     assert {child["metadata"]["uid"] for child in world.children.values()} >= set(theirs)
+
+
+@few
+@given(field=st.sampled_from(["model", "engine", "roles", "transfer", "router", "networkPolicy"]), value=json)
+def test_every_spec_gets_a_plan(make_world: Any, field: str, value: Any) -> None:
+    decided = make_world().edit(**{field: value}).plan()
+    assert bool(decided.objects) == (decided.status["conditions"][0]["status"] == "True")
+
+
+@few
+@given(document=json | st.dictionaries(st.sampled_from(FIELDS), json))
+def test_a_registrar_that_talks_nonsense_is_not_believed(make_world: Any, document: Any) -> None:
+    world = make_world().settle()
+    before = world.cr["status"]
+    world.routers.append(document)
+    world.reconcile()
+    assert world.cr["status"] == before

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from epd_workers.registrar import launch, main
+
 
 @pytest.fixture(scope="module")
 def help_text() -> str:
@@ -92,3 +94,22 @@ def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
     assert command[command.index("--api-key-file") + 1] == "/api-key/key"
     rules = [o["rules"] for o in world.plan().objects if o["kind"] == "Role"]
     assert rules == [[{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]]
+
+
+def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: Path) -> None:
+    world.edit(transfer={"bootstrapPort": 9000}, router={"apiKeySecret": {"name": "client", "key": "token"}})
+    world.reconcile()
+    spec = world.deployment("router")["spec"]["template"]["spec"]
+    router, registrar = spec["containers"]
+    parse = main._parser().parse_args
+    assert registrar["command"] == ["epd-registrar"]
+    read = parse(registrar["args"])
+    assert (read.namespace, read.selector) == ("llm", "app.kubernetes.io/instance=demo")
+    assert (read.bootstrap_port, read.encoder_port, read.listen) == (9000, 8997, ("0.0.0.0", 8081))
+    assert read.control_key_file == parse(spec["initContainers"][0]["command"][1:]).file
+    route = parse(router["command"][1:])
+    assert route.control_key_file == read.control_key_file
+    keys = [tmp_path / "control", tmp_path / "client"]
+    for key in keys:
+        key.write_text("a-key-of-some-length-0123456789\n", encoding="utf-8")
+    assert launch.arguments(router["args"][1:], *keys)[1 : len(router["args"])] == router["args"][1:]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.observation import Object, Observed
+    from epd_operator.plan.report import Report
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict
         if diagnosis is not None:
             return Verdict(False, diagnosis.reason, f"{progress}; {diagnosis.message}")
         return Verdict(False, Reason.STARTING, progress)
-    complaint = _complaint(pods, observed.routers)
+    complaint = _complaint(pods, observed.reports)
     return complaint or Verdict(True, Reason.AT_DESIRED, progress)
 
 
@@ -129,23 +130,23 @@ def _revision(pod: Object) -> str:
     return labels(pod).get(names.LABEL_REVISION, "")
 
 
-def _complaint(pods: Sequence[Object], routers: Sequence[Object]) -> Verdict | None:
+def _complaint(pods: Sequence[Object], reports: Sequence[Report]) -> Verdict | None:
     # A pod can be Ready for the kubelet and still serve nobody: only the registrars know.
     ours = {name_of(pod) for pod in pods}
     refused = {
-        f"{worker['pod']}: {worker.get('reason') or 'no reason given'}"
-        for document in routers
-        for worker in document.get("workers") or ()
-        if worker.get("pod") in ours and worker.get("state") == "refused"
+        f"{worker.pod}: {worker.reason or 'no reason given'}"
+        for report in reports
+        for worker in report.workers
+        if worker.pod in ours and worker.state == "refused"
     }
     if refused:
         return Verdict(False, Reason.WORKER_REFUSED, one_line("; ".join(sorted(refused))))
     missing = {
-        f"{encoder['pod']} with {prefill}"
-        for document in routers
-        for encoder in document.get("encoders") or ()
-        if encoder.get("pod") in ours
-        for prefill in encoder.get("missing") or ()
+        f"{encoder.pod} with {prefill}"
+        for report in reports
+        for encoder in report.encoders
+        if encoder.pod in ours
+        for prefill in encoder.missing
     }
     if missing:
         text = f"not registered: {', '.join(sorted(missing))}"

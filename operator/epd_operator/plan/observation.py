@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from epd_operator.plan.report import Report, read
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,6 +51,11 @@ class Observed:
     conflicts: Sequence[str]
     failures: Sequence[str]
     now: datetime
+
+    @cached_property
+    def reports(self) -> tuple[Report, ...]:
+        """What `routers` say, as far as it makes sense."""
+        return read(self.routers)
 
 
 def labels(obj: Object) -> Mapping[str, str]:

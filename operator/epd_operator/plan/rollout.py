@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epd_operator.api import names
 from epd_operator.plan.health import component_of
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from epd_operator.plan.health import Health
     from epd_operator.plan.observation import Object, Observed
+    from epd_operator.plan.report import Report
 
 _SERVING = frozenset({"Deployment", "ControllerRevision"})
 _PER_ROLE = frozenset({"PodDisruptionBudget", "NetworkPolicy"})
@@ -118,17 +119,12 @@ def _set_serves(healths: Mapping[str, Health], observed: Observed) -> bool:
         roles[part].target.desired == 0 for part in ("prefill", "decode")
     ):
         return True  # nothing will ever be routed: there is no confirmation to wait for
-    documents = [document for document in observed.routers if (document.get("router") or {}).get("ready")]
-    return bool(documents) and all(_routes(document, roles, observed.pods) for document in documents)
+    reports = [report for report in observed.reports if report.router.ready]
+    return bool(reports) and all(_routes(report, roles, observed.pods) for report in reports)
 
 
-def _routes(document: Mapping[str, Any], roles: Mapping[str, Health], pods: Sequence[Object]) -> bool:
-    revision_of = {name_of(pod): labels(pod).get(names.LABEL_REVISION) for pod in pods}
-    serving: dict[str, list[str | None]] = {part: [] for part in names.ROLES}
-    for worker in document.get("workers") or ():
-        if worker.get("routable"):
-            serving.setdefault(str(worker.get("role")), []).append(worker.get("revision"))
-    for encoder in document.get("encoders") or ():
-        if not encoder.get("missing"):
-            serving["encode"].append(revision_of.get(str(encoder.get("pod"))))
-    return all(serving[part].count(health.target.revision) >= health.target.desired for part, health in roles.items())
+def _routes(report: Report, roles: Mapping[str, Health], pods: Sequence[Object]) -> bool:
+    revision_of = {name_of(pod): labels(pod).get(names.LABEL_REVISION, "") for pod in pods}
+    serving = [(worker.role, worker.revision) for worker in report.workers if worker.routable]
+    serving += [("encode", revision_of.get(encoder.pod, "")) for encoder in report.encoders if not encoder.missing]
+    return all(serving.count((part, health.target.revision)) >= health.target.desired for part, health in roles.items())

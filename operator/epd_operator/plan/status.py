@@ -59,7 +59,7 @@ def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str
         before: conditions as they stand, by type.
     """
     healths = picture.healths
-    serving = available(healths, observed.routers, picture.compat_key, before.get("Available"))
+    serving = available(healths, observed.reports, picture.compat_key, before.get("Available"))
     obstacle = _obstacle(picture, observed)
     ready = _ready(picture, serving, obstacle, passing(observed.failures))
     parts = {f"{part.capitalize()}Ready": health.verdict for part, health in healths.items()}

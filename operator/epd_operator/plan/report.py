@@ -1,0 +1,67 @@
+"""What a registrar says, read with care: it comes over the network, from a pod with an image that a user may choose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+
+
+class Pairing(_Part):
+    """Workers of one compatibility key that the router would pick, and whether they make a pair."""
+
+    prefill: int = 0
+    decode: int = 0
+    routable: bool = False
+
+
+class Router(_Part):
+    """The router beside the registrar."""
+
+    ready: bool = False
+
+
+class Worker(_Part):
+    """A prefill or decode pod, and how the router stands to it."""
+
+    pod: str
+    role: str
+    revision: str = ""
+    state: str = ""
+    routable: bool = False
+    reason: str = ""
+
+
+class Encoder(_Part):
+    """An encode pod, and the prefill pods that do not know it yet."""
+
+    pod: str
+    missing: tuple[str, ...] = ()
+
+
+class Report(_Part):
+    """One `GET /state` document of schema 1; what the plan does not use is not read."""
+
+    router: Router = Router()
+    compat_keys: dict[str, Pairing] = Field(default_factory=dict)
+    workers: tuple[Worker, ...] = ()
+    encoders: tuple[Encoder, ...] = ()
+
+
+def read(documents: Iterable[Any]) -> tuple[Report, ...]:
+    """The documents that make sense; one that does not is worth as much as none."""
+    reports = []
+    for document in documents:
+        try:
+            reports.append(Report.model_validate(document))
+        except ValidationError:
+            continue
+    return tuple(reports)
