@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from e2e.cluster import access, binaries, kwok, lifecycle, machine, progress, registry, status
+from e2e.cluster import access, binaries, kwok, lifecycle, machine, network, progress, registry, status
 from e2e.cluster.layout import AUDIT_LOG, CONTEXT, KUBECONFIG, LOGS, STATE, cache_folder
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def _down(_: argparse.Namespace) -> int:
             f"To end the local one ({CONTEXT}): env -u KUBECONFIG python -m e2e.cluster down"
         )
     if sys.platform != "linux" or not STATE.exists():
-        progress.say("the local cluster is not up: nothing to do")
+        elsewhere = network.owner()
+        hint = f" (but another checkout's is: {elsewhere})" if elsewhere else ""
+        progress.say(f"the local cluster is not up: nothing to do{hint}")
         return 0
     if os.geteuid() != 0:
         raise machine.Unfit("`down` needs root, as `up` did: run it with sudo -E.")

@@ -7,9 +7,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from e2e.cluster import machine
 from e2e.cluster.layout import CONTAINERD_SOCKET, NAMESPACE, RUN, STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OUTSIDE = tuple(
     Path(name)
@@ -55,17 +59,20 @@ def ensure_cgroups() -> None:
                 _write(file, parent.read_text(encoding="ascii").strip())
 
 
-def kill() -> int:
+def kill(others: Callable[[], set[int]] = set) -> int:
     """Kill every container of ours and the shims that watch them.
 
     Containers are found by our cgroup, shims by our containerd's socket among their arguments: both are ours alone.
+
+    Args:
+        others: Lists further processes that must end, too.
 
     Returns:
         How many processes were killed.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + _KILL_SECONDS
-    while pids := (_container_pids() | _shim_pids()):
+    while pids := (_container_pids() | _shim_pids() | others()):
         for pid in pids:
             _kill(pid)
         killed |= pids

@@ -21,6 +21,7 @@ from e2e.cluster import (
     probe,
     process,
     progress,
+    registry,
 )
 from e2e.cluster.layout import KUBECONFIG, LOGS, NODE, REGISTRY, RUN, STATE
 
@@ -70,6 +71,7 @@ def up() -> None:
         machine.Unfit: The machine cannot run it, or a component does not come to serve.
     """
     prepare()
+    take_over()
     _after_boot()
     STATE.mkdir(parents=True, exist_ok=True)
     RUN.mkdir(parents=True, exist_ok=True)
@@ -170,6 +172,7 @@ def down() -> None:
     """
     progress.say(f"ended {_stop()} processes of the cluster")
     progress.say(f"ended {containers.kill()} processes of pods")
+    registry.prune()
     containers.unmount(STATE)
     network.remove()
     containers.remove_cgroups()
@@ -181,11 +184,32 @@ def down() -> None:
     progress.say("network, mounts and state removed; caches kept", "green")
 
 
+def take_over() -> None:
+    """Refuse where another checkout's cluster is up; clear what one left whose state folder is gone.
+
+    Raises:
+        machine.Unfit: Another checkout's cluster is up.
+    """
+    owner = network.owner()
+    if owner is not None and owner != STATE and any(map(process.alive, map(process.read, _pid_files(owner)))):
+        raise machine.Unfit(
+            f"The cluster of another checkout is up, and one machine can run one: {owner}\n"
+            f"Use it with KUBECONFIG={owner / KUBECONFIG.name}, or end it there with `python -m e2e.cluster down`."
+        )
+    if network.identity() is not None and (owner != STATE or not _pid_files(STATE)):
+        progress.say(f"ended {containers.kill(network.pids)} processes that a lost state folder left", "yellow")
+        containers.unmount(owner or STATE)
+        network.remove()
+
+
+def _pid_files(state: Path) -> list[Path]:
+    return sorted((state / "pids").glob("*.json"))
+
+
 def _stop() -> int:
     """End every component at once, with a second for each to end cleanly; return how many ran."""
-    files = sorted((STATE / "pids").glob("*.json"))
     with ThreadPoolExecutor() as pool:
-        return sum(pool.map(lambda file: process.stop(file, grace_seconds=1.0), files))
+        return sum(pool.map(lambda file: process.stop(file, grace_seconds=1.0), _pid_files(STATE)))
 
 
 def _after_boot() -> None:

@@ -15,8 +15,11 @@ from e2e.cluster.layout import (
     NAMESPACE_FILE,
     NODE_ADDRESS,
     SERVICE_NETWORK,
+    STATE,
 )
 
+OWNER = Path("/run/epd-cluster")
+"""Names the state folder of the cluster that is up: there is one network namespace on a machine, and many checkouts."""
 SYSCTLS = (
     "net.ipv4.ip_forward=1",
     # Replies of a Service's pod to a neighbour on the same bridge must pass conntrack, or their source stays wrong.
@@ -25,6 +28,21 @@ SYSCTLS = (
     "net.ipv4.conf.all.send_redirects=0",
     "net.ipv4.conf.default.send_redirects=0",
 )
+
+
+def owner() -> Path | None:
+    """Return the state folder of the checkout whose cluster holds this machine's namespace."""
+    try:
+        return Path(OWNER.read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        return None
+
+
+def pids() -> set[int]:
+    """Return every process inside the namespace, whoever started it (pods have namespaces of their own)."""
+    if identity() is None:
+        return set()
+    return {int(word) for word in _ip("netns", "pids", NAMESPACE).stdout.split()}
 
 
 def enter() -> list[str]:
@@ -53,6 +71,7 @@ def ensure() -> None:
     if identity() is None:
         remove()
         _ip("netns", "add", NAMESPACE)
+    OWNER.write_text(f"{STATE}\n", encoding="utf-8")
     _bridge()
     _uplink()
     for setting in SYSCTLS:
@@ -66,6 +85,7 @@ def remove() -> None:
     if NAMESPACE_FILE.exists():
         _ip("netns", "del", NAMESPACE, check=False)
         NAMESPACE_FILE.unlink(missing_ok=True)
+    OWNER.unlink(missing_ok=True)
     folder = NAMESPACE_FILE.parent
     if folder.is_dir() and not any(folder.iterdir()):  # `ip netns add` mounted the folder on itself, to share it
         subprocess.run([machine.command("umount"), str(folder)], capture_output=True, check=False)

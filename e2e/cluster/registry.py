@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from e2e.cluster import machine
-from e2e.cluster.layout import REGISTRY
+from e2e.cluster import configuration, machine, progress
+from e2e.cluster.layout import REGISTRY, cache_folder
 
+KEEP_BYTES = 12 * 1024**3
 DIGEST = "@sha256:"
 
 
@@ -52,6 +53,30 @@ def load(image: str) -> str:
     target = reference(image)
     _buildah("push", "--quiet", "--tls-verify=false", image, f"docker://{target}")
     return target
+
+
+def prune(limit_bytes: int = KEEP_BYTES) -> bool:
+    """Drop what no tag names any more, once the registry has grown over a limit; the registry must not run.
+
+    Args:
+        limit_bytes: Size of the registry's folder from which on it is worth the seconds.
+
+    Returns:
+        Whether it was done.
+
+    Raises:
+        machine.Unfit: The registry's own collector failed.
+    """
+    storage = cache_folder() / "registry"
+    size = sum(file.lstat().st_size for file in storage.rglob("*") if file.is_file())
+    if size <= limit_bytes or not configuration.REGISTRY_FILE.exists():
+        return False
+    command = [machine.command("docker-registry"), "garbage-collect", "--delete-untagged"]
+    with progress.reminders(f"dropping untagged images from the registry's cache ({size / 1024**3:.1f} GiB)"):
+        done = subprocess.run([*command, str(configuration.REGISTRY_FILE)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise machine.Unfit(f"The registry's garbage collection failed:\n{done.stderr.strip()[-2000:]}")
+    return True
 
 
 def _load_archive(file: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.cluster import components, lifecycle, machine, network, process
+from e2e.cluster import components, containers, lifecycle, machine, network, process
 from e2e.cluster.components import Component
 
 if TYPE_CHECKING:
@@ -111,3 +111,41 @@ def test_one_that_never_serves_is_reported(make: Callable[..., Component], monke
     mute = make("a", script="import time; print('thinking', flush=True); time.sleep(60)")
     with pytest.raises(machine.Unfit, match="a does not serve"):
         lifecycle.start([mute], "1")
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[object]]:
+    """A machine with a network namespace, and notes of what was done to it."""
+    done: dict[str, list[object]] = {"killed": [], "unmounted": [], "removed": []}
+    monkeypatch.setattr(lifecycle, "STATE", tmp_path / "ours")
+    monkeypatch.setattr(network, "OWNER", tmp_path / "owner")
+    monkeypatch.setattr(network, "identity", lambda: "4026532177")
+    monkeypatch.setattr(network, "remove", lambda: done["removed"].append(True))
+    monkeypatch.setattr(containers, "kill", lambda others: done["killed"].append(others) or 3)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(containers, "unmount", done["unmounted"].append)
+    return done
+
+
+def test_another_checkouts_running_cluster_is_left_alone(
+    host: dict[str, list[object]], make: Callable[..., Component], tmp_path: Path
+) -> None:
+    lifecycle.start([make("a")], "1")
+    (tmp_path / "owner").write_text(f"{tmp_path}\n")
+    with pytest.raises(machine.Unfit, match=rf"another checkout is up.*(?s:.*)KUBECONFIG={tmp_path}/kubeconfig"):
+        lifecycle.take_over()
+    assert host == {"killed": [], "unmounted": [], "removed": []}
+
+
+def test_what_a_lost_state_folder_left_is_cleared(host: dict[str, list[object]], tmp_path: Path) -> None:
+    lost = tmp_path / "gone"
+    (tmp_path / "owner").write_text(f"{lost}\n")
+    lifecycle.take_over()
+    assert host == {"killed": [network.pids], "unmounted": [lost], "removed": [True]}
+
+
+def test_our_own_cluster_is_not_cleared(host: dict[str, list[object]], tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text(f"{tmp_path / 'ours'}\n")
+    (tmp_path / "ours" / "pids").mkdir(parents=True)
+    (tmp_path / "ours" / "pids" / "etcd.json").write_text("{}")
+    lifecycle.take_over()
+    assert host == {"killed": [], "unmounted": [], "removed": []}
