@@ -33,7 +33,7 @@ def test_everything_left_out_has_a_value() -> None:
     assert (found.transfer_backend, found.bootstrap_port) == ("tcp", 8998)
     assert (found.page_size, found.context_length) == (64, 8192)
     role = found.roles["decode"]
-    assert (role.replicas, role.cpu, role.memory) == (1, "500m", "1Gi")
+    assert (role.replicas, role.cpu, role.memory) == (1, "150m", "1Gi")
     assert (role.startup_minutes, role.grace_seconds) == (2, 60)
     router = found.router
     assert (router.replicas, router.prefill_policy, router.decode_policy) == (1, "cache_aware", "power_of_two")

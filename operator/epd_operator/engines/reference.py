@@ -150,10 +150,11 @@ REFERENCE: Final = Profile(
         "prefill": {**_PREFILL, **_OWNED, **_VISION},
         "decode": {**_SERVING, **_OWNED, **_VISION},
     },
+    # Small requests: a node of two cores must hold a whole deployment, and a second set during a rollout.
     resources={
-        "encode": DefaultResources(cpu="250m", memory="1Gi"),
-        "prefill": DefaultResources(cpu="500m", memory="1Gi"),
-        "decode": DefaultResources(cpu="500m", memory="1Gi"),
+        "encode": DefaultResources(cpu="100m", memory="1Gi"),
+        "prefill": DefaultResources(cpu="150m", memory="1Gi"),
+        "decode": DefaultResources(cpu="150m", memory="1Gi"),
     },
     default_startup_minutes=2,
     default_grace_seconds=60,
