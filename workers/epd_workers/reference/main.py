@@ -25,9 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _serve(options: Options) -> int:
     # Imported late: a wrong command line is answered at once, without loading torch.
+    import torch  # noqa: PLC0415
+
     from epd_workers.reference.model.seeded import SeededModel  # noqa: PLC0415
     from epd_workers.reference.serving.server import Server  # noqa: PLC0415
 
+    torch.set_num_threads(options.threads)
     stopping = asyncio.Event()
     hurried = asyncio.Event()
     _on_signals(stopping, hurried)

@@ -75,7 +75,7 @@ class EncodeService:
         return web.json_response(None)
 
     async def _recorded(self, request: web.Request, body: EncodeBody) -> None:
-        record = new_record(request, None)
+        record = new_record(request)
         self.records.add(record)
         try:
             await self._work(record, body)

@@ -17,7 +17,7 @@ from epd_workers.reference.serving.record import Leg, Record
 from epd_workers.reference.serving.runner import Assignment
 from epd_workers.reference.serving.schema import Body, ChatBody, CompletionBody, GenerateBody, OpenAiBody
 from epd_workers.reference.serving.vision import Prompts
-from epd_workers.reference.serving.work import Rules, Work, chat_work, completion_work, generate_work
+from epd_workers.reference.serving.work import Rendezvous, Rules, Work, chat_work, completion_work, generate_work
 from epd_workers.reference.transfer.errors import TransferError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Generation:
         self, request: web.Request, body: Body, work: Work, form: Callable[[Record], Format]
     ) -> web.StreamResponse:
         with self.admission.admit(len(work.jobs)):
-            record = new_record(request, body.rid)
+            record = new_record(request, body.rid, work.jobs[0].rendezvous)
             self.records.add(record)
             with self._watched(record):
                 return await self._run(request, body.stream, work, form(record), record)
@@ -166,9 +166,13 @@ class Generation:
             self.metrics.transfer_failed()
 
 
-def new_record(request: web.Request, rid: str | None) -> Record:
-    """Open the record of a request under every name that its caller knows."""
-    given = [rid, request.headers.get("X-Request-ID")]
+def new_record(request: web.Request, rid: str | None = None, meeting: Rendezvous | None = None) -> Record:
+    """Open the record of a request under every name that it is known by.
+
+    The room is a name too: where the caller gave none, it is the one that both halves of a pair know.
+    """
+    room = None if meeting is None or meeting.fake else f"room-{meeting.room}"
+    given = [rid, request.headers.get("X-Request-ID"), room]
     names = [name[:MAX_NAME] for name in given if name and name.isprintable()]
     names = names or [uuid.uuid4().hex]
     return Record(names[0], tuple(dict.fromkeys(names)), request.path)

@@ -60,6 +60,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("port", 30000, "HTTP port", high=65535),
         Flag("served-model-name", "reference", "the model name that clients ask for"),
         Flag("advertise-host", None, "address that peers reach this server at (default: $POD_IP, else --host)"),
+        Flag("max-body-bytes", 64 << 20, "largest request body", 1 << 10),
         Flag("drain-timeout", 45.0, "seconds that requests may go on after SIGTERM"),
     ),
     "engine": (
@@ -69,6 +70,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("max-running-requests", 16, "requests that are computed at once", 1),
         Flag("max-queued-requests", 64, "requests that may wait; more are answered 503", 1),
         Flag("chunked-prefill-size", 512, "prompt tokens per step", 1),
+        Flag("threads", 1, "CPU threads of the model; more only help where as many cores are free", 1, 256),
         Flag("seed", 0, "draws the weights; the same in all roles"),
         Flag("model-path", None, "a directory that names the model in answers; the weights are seeded"),
         Flag("layout-key", "", "mixed into the page layout: servers with different keys never exchange pages"),
@@ -110,6 +112,7 @@ class Options:
     port: int
     served_model_name: str
     advertise_host: str
+    max_body_bytes: int
     drain_timeout: float
     context_length: int
     page_size: int
@@ -117,6 +120,7 @@ class Options:
     max_running_requests: int
     max_queued_requests: int
     chunked_prefill_size: int
+    threads: int
     seed: int
     model_path: str | None
     layout_key: str

@@ -76,7 +76,7 @@ class Record:
     """One HTTP request as this server saw it.
 
     Attributes:
-        id: The caller's name for it: ``rid``, else ``X-Request-ID``, else drawn here.
+        id: ``rid``, else ``X-Request-ID``, else the room, else drawn here.
         aliases: Every name it can be asked for by.
         endpoint: Its path.
         legs: This server's share, per answer.

@@ -24,6 +24,7 @@ from epd_workers.reference.serving.errors import error_middleware
 from epd_workers.reference.serving.generation import Generation
 from epd_workers.reference.serving.media import MediaLimits, media_session
 from epd_workers.reference.serving.metrics import Metrics
+from epd_workers.reference.serving.options import ANY_HOSTS, Options
 from epd_workers.reference.serving.prefill import PrefillRunner
 from epd_workers.reference.serving.record import Leg, Record, RecordBook
 from epd_workers.reference.serving.runner import AggregatedRunner, Assignment, Queues, Runner
@@ -42,14 +43,12 @@ from epd_workers.reference.transfer.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.interface import Model
-    from epd_workers.reference.serving.options import Options
 
 log = logging.getLogger(__name__)
 
 # Above any router's or load balancer's idle time: the side that may send a request must be the one that closes.
 KEEP_ALIVE_SECONDS = 75.0
 CLOSE_SECONDS = 2.0
-JSON_OVERHEAD_BYTES = 16 << 20
 PROBE_TEXT = "health"
 
 
@@ -111,7 +110,7 @@ class Server:
             MediaLimits(self._options.max_image_bytes, self._options.image_timeout),
             self._options.pod,
         )
-        app = web.Application(middlewares=[error_middleware], client_max_size=self._largest_body())
+        app = web.Application(middlewares=[error_middleware], client_max_size=self._options.max_body_bytes)
         if self._options.role == "encode":
             status = self._status(Queues(), records, lambda: self._probe_encoder(local))
             app.add_routes(EncodeService(self._options.pod, local, context, self.admission, records).routes())
@@ -124,7 +123,7 @@ class Server:
         http = await self._listen(app, self._options.port)
         self.ports = Ports(http, self._bootstrap_port, self._encoders_port, self._pages_port)
         if self._pages is not None:
-            await register(session, base_url("127.0.0.1", self._bootstrap_port), self._rank(http))
+            await register(session, base_url(self._own_host(), self._bootstrap_port), self._rank(http))
         await status.probe()
         self.admission.state = State.READY
         log.info("%s server %s is ready on port %d", self._options.role, self._options.pod, http)
@@ -234,8 +233,8 @@ class Server:
         bound: int = runner.addresses[0][1]
         return bound
 
-    def _largest_body(self) -> int:
-        return self._options.max_images * 4 * self._options.max_image_bytes // 3 + JSON_OVERHEAD_BYTES
+    def _own_host(self) -> str:
+        return "127.0.0.1" if self._options.host in ANY_HOSTS else self._options.host
 
     async def _probe_runner(self, runner: Runner) -> None:
         """Generate a token, and on a decode server a second one: the first would come from the missing peer."""

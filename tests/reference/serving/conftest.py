@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+import torch
+from PIL import Image
+
+from epd_workers.reference.model.decoder import DecoderSizes
+from epd_workers.reference.model.seeded import SeededModel
+from epd_workers.reference.serving.options import parse
+from epd_workers.reference.serving.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+torch.set_num_threads(1)
+
+SIZES = DecoderSizes(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=48)
+CHAT = "/v1/chat/completions"
+HOST = "127.0.0.1"
+DEFAULTS = ("--page-size", "4", "--context-length", "192", "--max-total-tokens", "2048", "--chunked-prefill-size", "16")
+QUICK = ("--handshake-timeout", "1", "--silence-timeout", "1", "--encode-timeout", "2", "--image-timeout", "1")
+
+
+def png(color: str = "red", size: tuple[int, int] = (60, 40)) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", size, color).save(data, "PNG")
+    return data.getvalue()
+
+
+def data_url(color: str = "red") -> str:
+    return "data:image/png;base64," + base64.b64encode(png(color)).decode()
+
+
+def chat(content: Any, **fields: Any) -> dict[str, Any]:
+    body = {"model": "reference", "messages": [{"role": "user", "content": content}], "max_tokens": 6, "temperature": 0}
+    return body | fields
+
+
+def with_images(text: str, *urls: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+
+
+@dataclass
+class Reply:
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        content: str = self.body["choices"][0]["message"]["content"]
+        return content
+
+    @property
+    def code(self) -> str:
+        code: str = self.body["error"]["code"]
+        return code
+
+    @property
+    def message(self) -> str:
+        message: str = self.body["error"]["message"]
+        return message
+
+
+@dataclass
+class Running:
+    """A server in this process, on real sockets."""
+
+    server: Server
+    session: aiohttp.ClientSession
+    role: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server.ports.http}"
+
+    async def post(self, path: str, body: Any, **headers: str) -> Reply:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.post(self.url + path, json=body, headers=names) as answer:
+            return Reply(answer.status, await answer.json(), dict(answer.headers))
+
+    async def get(self, path: str) -> Reply:
+        async with self.session.get(self.url + path) as answer:
+            body = await (answer.json() if answer.content_type == "application/json" else answer.text())
+            return Reply(answer.status, body, dict(answer.headers))
+
+    async def idle(self, seconds: float = 3) -> None:
+        """Wait until nothing is left in the loads that this server reports."""
+        async with asyncio.timeout(seconds):
+            while (busy := await self.busy()) and await asyncio.sleep(0.02, True):
+                del busy
+
+    async def busy(self) -> dict[str, Any]:
+        load = (await self.get("/v1/loads")).body["loads"][0]
+        counts = {
+            name: load[name] for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens", "num_total_reqs")
+        }
+        queues = {name: value for name, value in load["disaggregation"].items() if name.endswith("_reqs")}
+        return {name: value for name, value in (counts | queues).items() if value}
+
+
+@dataclass
+class Fleet:
+    """Starts servers and sends requests to pairs of them as the router does."""
+
+    session: aiohttp.ClientSession
+    exits: contextlib.AsyncExitStack
+    running: list[Running] = field(default_factory=list)
+    rng: random.Random = field(default_factory=random.Random)
+
+    async def start(self, role: str, *flags: str) -> Running:
+        ports = ("--port", "0", "--bootstrap-port", "0", "--encoder-bootstrap-port", "0")
+        options = parse(["--role", role, *ports, *DEFAULTS, *QUICK, *flags])
+        server = Server(options, SeededModel(options.seed, options.context_length, SIZES))
+        await server.start()
+        self.exits.push_async_callback(server.stop, 0)
+        started = Running(server, self.session, role)
+        self.running.append(started)
+        return started
+
+    async def register(self, prefill: Running, *encoders: Running) -> None:
+        for encoder in encoders:
+            url = f"http://{HOST}:{prefill.server.ports.encoders}/register_encoder_url"
+            async with self.session.post(url, json={"url": encoder.url}) as answer:
+                assert answer.status == 200
+
+    def meeting(self, prefill: Running, count: int | None = None) -> dict[str, Any]:
+        port = prefill.server.ports.bootstrap
+        if count is None:
+            return {"bootstrap_host": HOST, "bootstrap_port": port, "bootstrap_room": self.rng.getrandbits(62)}
+        rooms = [self.rng.getrandbits(62) for _ in range(count)]
+        return {"bootstrap_host": [HOST] * count, "bootstrap_port": [port] * count, "bootstrap_room": rooms}
+
+    async def pair(
+        self, prefill: Running, decode: Running, body: dict[str, Any], path: str = CHAT, count: int | None = None
+    ) -> tuple[Reply, Reply]:
+        body = body | self.meeting(prefill, count)
+        first, second = await asyncio.gather(prefill.post(path, body), decode.post(path, body))
+        return first, second
+
+    async def idle(self) -> None:
+        for server in self.running:
+            await server.idle()
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with contextlib.AsyncExitStack() as exits:
+        session = await exits.enter_async_context(aiohttp.ClientSession())
+        yield Fleet(session, exits)
