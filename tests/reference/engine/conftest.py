@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from epd_workers.reference.model.decoder import DecoderSizes
 from epd_workers.reference.model.seeded import SeededModel
 

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
 from epd_workers.reference.engine.engine import Engine
 from epd_workers.reference.engine.request import (
     Aborted,
@@ -24,11 +28,9 @@ from epd_workers.reference.engine.request import (
     Sampling,
     Step,
 )
-from epd_workers.reference.model.interface import BadImage, LayoutMismatch
+from epd_workers.reference.engine.sampler import choose, uniform
+from epd_workers.reference.model.interface import BadImage, Chunk, LayoutMismatch
 from epd_workers.reference.model.tokenizer import ImageSlot, Tokenizer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from PIL import Image
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -153,6 +155,27 @@ def test_every_prompt_length_around_page_boundaries(model: SeededModel, page_siz
                 _, steps = await handed_over(model, Prompt(ids), sampling, page_size, chunk=2 * page_size)
                 async with started(model) as engine:
                     assert close(steps, await collect(engine.generate("g", Prompt(ids), sampling)))
+
+    asyncio.run(main())
+
+
+@settings(CALM, max_examples=40)
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=20), SAMPLINGS, st.integers(0, 99))
+def test_generate_equals_a_plain_loop(model: SeededModel, ids: list[int], sampling: Sampling, seed: int) -> None:
+    """No cache, no batch, no state: every token from the whole text before it."""
+    sampling = replace(sampling, seed=seed, min_new_tokens=0, ignore_eos=True, stop=(), stop_token_ids=())
+    expected: list[int] = []
+    for index in range(sampling.max_new_tokens):
+        logits = model.forward(Chunk([*ids, *expected], 0), model.new_cache(4))[0].double().numpy()
+        for token in set(ids) | set(expected):
+            logits[token] *= sampling.repetition_penalty ** (-1 if logits[token] > 0 else 1)
+        for token in set(expected):
+            logits[token] -= sampling.presence_penalty + sampling.frequency_penalty * expected.count(token)
+        expected.append(choose(logits, sampling, uniform(seed, index)))
+
+    async def main() -> None:
+        async with started(model, chunked_prefill_size=7) as engine:
+            assert [step.token_id for step in await collect(engine.generate("a", Prompt(ids), sampling))] == expected
 
     asyncio.run(main())
 

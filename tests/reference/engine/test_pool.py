@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from epd_workers.reference.engine.pool import Pool
-from epd_workers.reference.engine.request import Limits, PromptTooLong, QueueFull
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from epd_workers.reference.engine.pool import Pool
+from epd_workers.reference.engine.request import Limits, PromptTooLong, QueueFull
 
 
 def limits(**sizes: int) -> Limits:

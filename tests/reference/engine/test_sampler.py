@@ -4,10 +4,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from epd_workers.reference.engine.request import InvalidRequest, Sampling
-from epd_workers.reference.engine.sampler import History, choose, log_softmax, penalize, ranked, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from epd_workers.reference.engine.request import InvalidRequest, Sampling
+from epd_workers.reference.engine.sampler import History, choose, log_softmax, penalize, ranked, uniform
 
 LOGITS = np.array([0.0, 3.0, 1.0, 2.0, -1.0])
 DRAWS = [(i + 0.5) / 2000 for i in range(2000)]

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
+
 from epd_workers.reference.engine.job import Job, Page
 from epd_workers.reference.engine.request import (
     Aborted,
@@ -16,7 +18,6 @@ from epd_workers.reference.engine.request import (
 )
 from epd_workers.reference.engine.scheduler import EncodeJob, Scheduler
 from epd_workers.reference.model.tokenizer import Tokenizer
-from PIL import Image
 
 if TYPE_CHECKING:
     from epd_workers.reference.engine.job import Event, Kind
@@ -102,6 +103,30 @@ def test_an_aborted_request_frees_everything_at_once_and_says_so(model: SeededMo
     assert log[1][1] == log[2][1] == Step(-1, finish="abort")
     engine.step()
     assert len(log) == 3
+
+
+@pytest.mark.parametrize("kind", ["generate", "prefill"])
+@pytest.mark.parametrize("name", ["forward", "decode"])
+def test_an_abort_during_a_step_drops_its_result(
+    model: SeededModel, monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str
+) -> None:
+    log: list[tuple[str, Event]] = []
+    engine, original = scheduler(model), getattr(model, name)
+    engine.submit(job("stays", log, tokens=3, new=50))
+    engine.step()
+    engine.submit(job("goes", log, tokens=8, kind=kind))
+
+    def aborting(*arguments: object) -> object:
+        result = original(*arguments)
+        engine.abort("goes")
+        assert engine.load().running == 1
+        return result
+
+    monkeypatch.setattr(model, name, aborting)
+    for _ in range(3):
+        engine.step()
+    assert [type(event) for rid, event in log if rid == "goes"] == [Aborted if kind == "prefill" else Step]
+    assert len([rid for rid, _ in log if rid == "stays"]) == 4
 
 
 def test_withdrawing_an_old_request_spares_a_new_one_of_the_same_id(model: SeededModel) -> None:

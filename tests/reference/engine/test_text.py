@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from epd_workers.reference.engine.text import TextStream
-from epd_workers.reference.model.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from epd_workers.reference.engine.text import TextStream
+from epd_workers.reference.model.tokenizer import Tokenizer
 
 ALPHABET = st.text("ab€", max_size=12)
 STOPS = st.lists(st.text("ab€", min_size=1, max_size=4), max_size=3)

@@ -4,11 +4,12 @@ import contextlib
 import io
 
 import pytest
-from epd_workers.reference.model.image import CELL, MAX_PIXELS, MAX_RATIO, MAX_SPAN, grid, open_image
-from epd_workers.reference.model.interface import BadImage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+
+from epd_workers.reference.model.image import CELL, MAX_PIXELS, MAX_RATIO, MAX_SPAN, grid, open_image
+from epd_workers.reference.model.interface import BadImage
 
 CALM = settings(deadline=None)
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
 from epd_workers.reference.model.decoder import DecoderSizes
 from epd_workers.reference.model.interface import BadImage, Chunk, LayoutMismatch, Model, Rows
 from epd_workers.reference.model.seeded import SeededModel
 from epd_workers.reference.model.weights import SeededWeights
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from PIL import Image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from epd_workers.reference.model.tokenizer import Detokenizer, ImageSlot, Message, Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from epd_workers.reference.model.tokenizer import Detokenizer, ImageSlot, Message, Tokenizer
 
 TOKENIZER = Tokenizer()
 

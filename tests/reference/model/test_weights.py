@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from epd_workers.reference.model.weights import SeededWeights
 
 GOLDEN = ["0x1.b5d7f8cc5f0b5p-7", "-0x1.864c56b88078cp+0", "-0x1.5e9160b6bcee4p-2", "-0x1.6fb061ed1b9c8p-5"]
