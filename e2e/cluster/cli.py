@@ -32,8 +32,8 @@ examples:
   python -m e2e.cluster logs kube-apiserver -f   follow a component's log
   python -m e2e.cluster down                     end it and remove everything but the caches
 
-Everything lives in a network namespace of its own: nothing of this machine's network is changed, and nothing of
-the cluster can reach beyond this machine. State: {STATE}
+Everything lives in a network namespace of its own: this machine's network gains one link and one route, and
+nothing of the cluster can reach beyond this machine. State: {STATE}
 Caches: {cache_folder()} (safe to delete; costs a rebuild)
 
 With KUBECONFIG set to another cluster's file, `up` checks that cluster and starts nothing, and `down` refuses.

@@ -39,7 +39,8 @@ def load(image: str) -> str:
     """Push an image to the local registry.
 
     Args:
-        image: A name in buildah's storage, or an archive file (``docker save`` or an OCI archive).
+        image: A name in buildah's storage, or an archive file (``docker save`` or an OCI archive), which is read into
+            buildah's storage first.
 
     Returns:
         The name under which pods pull it.
