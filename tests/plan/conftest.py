@@ -46,7 +46,8 @@ class World:
 
     @property
     def spec(self) -> dict[str, Any]:
-        return self.cr["spec"]
+        found: dict[str, Any] = self.cr["spec"]
+        return found
 
     def observed(self) -> Observed:
         return Observed(
@@ -168,7 +169,8 @@ class World:
 
     def condition(self, kind: str) -> dict[str, Any]:
         conditions = {c["type"]: c for c in self.cr["status"]["conditions"]}
-        return conditions[kind]
+        found: dict[str, Any] = conditions[kind]
+        return found
 
     def verdict(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition after a reconcile."""

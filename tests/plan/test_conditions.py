@@ -44,7 +44,7 @@ def test_a_settled_resource_says_so(settled: Any) -> None:
 
 def test_the_status_fits_its_schema(settled: Any) -> None:
     Status.model_validate(settled.cr["status"])
-    assert Status.model_validate(down(settled, "decode").plan().status)
+    Status.model_validate(down(settled, "decode").plan().status)
 
 
 def test_a_new_resource_is_reconciling(world: Any) -> None:
@@ -373,3 +373,14 @@ def test_every_reason_is_documented_and_given_somewhere() -> None:
         assert re.fullmatch(r"[A-Z][A-Za-z]+", reason)
         assert reason.doc.endswith(".")
         assert f"Reason.{reason.name}" in source, f"{reason} is listed and never given"
+
+
+def test_an_invalid_edit_in_the_middle_of_a_rollout_goes_on_watching_the_new_set(settled: Any) -> None:
+    settled.edit(model={"servedName": "new"}).reconcile()
+    wanted = settled.cr["status"]["roles"]["decode"]["revision"]
+    assert len(settled.deployments("decode")) == 2
+    settled.role("decode", replicas=-1).reconcile()
+    assert settled.cr["status"]["roles"]["decode"]["revision"] == wanted
+    assert settled.condition("DecodeReady")["status"] == "False"
+    assert settled.condition("Available")["status"] == "True"
+    assert len(settled.deployments("decode")) == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import kubernetes_validate
 import pytest
 import yaml
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,25 +23,27 @@ MINORS = ("1.36.0", "1.37.0")
 class Dumper(yaml.SafeDumper):
     """Writes every object in full: an alias hides what a reviewer must see."""
 
+    @override
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture
 def cr(case: str) -> dict[str, Any]:
-    return yaml.safe_load((FOLDER / f"{case}.cr.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load((FOLDER / f"{case}.cr.yaml").read_text(encoding="utf-8"))
+    return found
 
 
 @pytest.fixture
 def objects(make_world: Any, cr: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     found = make_world(cr).plan()
     assert found.objects, found.status["conditions"][0]["message"]
-    return found.objects
+    return tuple(found.objects)
 
 
 def test_manifests_are_as_reviewed(case: str, objects: tuple[dict[str, Any], ...]) -> None:

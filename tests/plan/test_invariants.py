@@ -183,7 +183,7 @@ def test_an_invalid_spec_touches_nothing(make_world: Any, cr: dict[str, Any], br
             world.role("prefill", args={"page-sise": 64})
         case "version":
             world.edit(engine={"type": "Reference", "version": "7"})
-        case "type":
+        case _:
             world.edit(engine={"type": "SGLang", "version": "0.5.23", "image": "a", "platform": "cuda-sm90"})
     decided = world.reconcile()
     assert decided.objects == ()
@@ -215,7 +215,7 @@ def test_foreign_objects_are_never_pruned(make_world: Any, cr: dict[str, Any], e
             world.role("prefill", args={"page-size": 32}).role("decode", args={"page-size": 32})
         case "env":
             world.role("prefill", env={"ADDED": "1"})
-        case "encode":
+        case _:
             world.edit(roles={name: role for name, role in world.spec["roles"].items() if name != "encode"})
     for _ in range(3):
         pruned = world.settle().plan().prune

@@ -127,7 +127,7 @@ def test_a_role_that_rolls_after_an_upgrade_keeps_the_image_of_its_set(make_worl
 
 
 def image_of_router(world: Any) -> str:
-    return world.deployment("router")["spec"]["template"]["spec"]["containers"][0]["image"]
+    return str(world.deployment("router")["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def test_deleting_a_stored_template_asks_for_a_new_one(make_world: Any) -> None:

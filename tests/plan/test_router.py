@@ -25,7 +25,7 @@ def flags(world: Any) -> list[str]:
     )
     container = template["spec"]["template"]["spec"]["containers"][0]
     assert container["args"][0] == "--"
-    return container["args"][1:]
+    return list(container["args"][1:])
 
 
 def value(words: list[str], flag: str) -> str:

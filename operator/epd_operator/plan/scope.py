@@ -47,16 +47,28 @@ class Scope:
         """Namespace of the custom resource and of every child."""
         return self.document.metadata.namespace
 
-    def child(self, kind: tuple[str, str], name: str, part: str, **body: Any) -> dict[str, Any]:
+    def child(
+        self,
+        kind: tuple[str, str],
+        name: str,
+        part: str,
+        *,
+        annotations: Mapping[str, str] | None = None,
+        **body: Any,
+    ) -> dict[str, Any]:
         """A child that belongs to no revision.
 
         Args:
             kind: apiVersion and kind.
             name: its name.
             part: a role, `router`, or another word that names what it is for.
+            annotations: its annotations, if any.
             body: everything beside apiVersion, kind and metadata.
         """
-        return self._object(kind, name, names.labels(self.name, part), body)
+        child = self._object(kind, name, names.labels(self.name, part), body)
+        if annotations:
+            child["metadata"]["annotations"] = dict(annotations)
+        return child
 
     def revised(self, kind: tuple[str, str], name: str, part: str, **body: Any) -> dict[str, Any]:
         """A child that carries the part's revision; arguments as for `child`."""
@@ -76,8 +88,4 @@ class Scope:
             "labels": dict(labels),
             "ownerReferences": [dict(names.owner_reference(self.name, self.document.metadata.uid))],
         }
-        extra = body.get("annotations")
-        if extra:
-            metadata["annotations"] = dict(extra)
-        rest = {key: value for key, value in body.items() if key != "annotations"}
-        return {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **rest}
+        return {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **body}
