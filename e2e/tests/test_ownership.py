@@ -103,6 +103,59 @@ def test_a_scaled_child_is_scaled_back(operator: Kube, unscheduled: Object) -> N
     until("one replica again", replicas, seconds=SOON)
 
 
+STRAY_SPECS: dict[str, Object] = {
+    "Deployment": {
+        "replicas": 0,
+        "selector": {"matchLabels": {"stray": "yes"}},
+        "template": {
+            "metadata": {"labels": {"stray": "yes"}},
+            "spec": {"containers": [{"name": "none", "image": "none"}]},
+        },
+    },
+    "Service": {"ports": [{"port": 80}]},
+    "PodDisruptionBudget": {"maxUnavailable": 1, "selector": {"matchLabels": {"stray": "yes"}}},
+    "NetworkPolicy": {"podSelector": {"matchLabels": {"stray": "yes"}}},
+}
+
+
+def test_a_leftover_of_ours_is_pruned(operator: Kube, unscheduled: Object) -> None:
+    """An object with our label and owner that no plan names, as an older release may have left it, one of each kind."""
+    namespace = unscheduled["metadata"]["namespace"]
+    live = operator.deployment(namespace, "owned")
+    assert live is not None
+    owner = {
+        "apiVersion": live["apiVersion"],
+        "kind": live["kind"],
+        "name": "owned",
+        "uid": live["metadata"]["uid"],
+        "controller": True,
+    }
+    labels = {"app.kubernetes.io/managed-by": "epd-operator", "app.kubernetes.io/instance": "owned"}
+    for version, kind in KINDS:
+        stray: Object = {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": {
+                "name": "owned-stray",
+                "namespace": namespace,
+                "labels": labels,
+                "ownerReferences": [owner],
+            },
+        }
+        if kind in STRAY_SPECS:
+            stray["spec"] = STRAY_SPECS[kind]
+        if kind == "RoleBinding":
+            stray["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "owned-stray"}
+        if kind == "ControllerRevision":
+            stray["revision"] = 1
+        operator.apply(stray)
+
+    def strays() -> list[str]:
+        return [kind for kind, name in children(operator, namespace, "owned") if name == "owned-stray"]
+
+    until("every leftover gone", lambda: not strays(), seconds=SOON)
+
+
 def test_a_stranger_with_a_childs_name_is_left_alone_and_named(
     operator: Kube, new_namespace: Callable[[str], str]
 ) -> None:
