@@ -9,18 +9,19 @@ import hypothesis.strategies as st
 import jsonschema
 import pytest
 import yaml
+from hypothesis import HealthCheck, assume, given, settings
+
 from epd_operator import api
 from epd_operator.api import crd, parser, structure
 from epd_operator.api.scalar import Base
 from epd_operator.api.schema import schema_of
-from hypothesis import HealthCheck, assume, given, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 CHECKED_IN = Path(__file__).parents[2] / "crds" / crd.FILE
-QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def strict(node: dict[str, Any]) -> dict[str, Any]:
@@ -252,6 +253,28 @@ def test_models_and_schema_refuse_the_same_documents(
     place[key] = data.draw(st.sampled_from([-1, 0, 70000, 0.25, "", "A b", True, [], [{}], {}, {"unknown": 1}]))
     refused = bool(list(CHECKER.iter_errors(document)) or list(parser.broken_rules(document)))
     assert accepted(document) is not refused, [*CHECKER.iter_errors(document), *parser.broken_rules(document)]
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5) | NAMES, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@QUIET
+@given(data=st.data())
+def test_junk_anywhere_is_accepted_or_refused_with_words(data: st.DataObject) -> None:
+    document = copy.deepcopy(data.draw(documents(crd.schema())))
+    place, key = data.draw(st.sampled_from(list(mapping_places(document))))
+    place[key] = data.draw(JUNK)
+    try:
+        api.parse(document)
+    except api.SpecError as error:
+        refusal = error
+    else:
+        return
+    assert all(fault.field and fault.message for fault in refusal.faults)
 
 
 def accepted(document: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import pytest
+
 from epd_operator import api
 from epd_operator.api import names, status
 from epd_operator.api.effective import Effective, effective

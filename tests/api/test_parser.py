@@ -2,8 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
+
 from epd_operator import api
+
+KEYS = st.sampled_from(["metadata", "name", "spec", "engine", "type", "model", "roles", "prefill", "decode", "args"])
 
 
 def test_parse_gives_the_same_verdict_as_the_corpus(case: Any) -> None:
@@ -83,3 +88,20 @@ def test_flags_keep_their_types() -> None:
     parsed = api.parse(document).spec.roles.prefill.args
     assert parsed == given
     assert [type(value) for value in parsed.values()] == [type(value) for value in given.values()]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(KEYS, JSON, max_size=4), st.dictionaries(KEYS, JSON, max_size=6))
+def test_no_document_makes_it_fail_in_any_other_way(document: dict[str, Any], spec: dict[str, Any]) -> None:
+    with pytest.raises(api.SpecError) as refused:
+        api.parse({**document, "spec": {**spec, "unknown": 1}})
+    for fault in refused.value.faults:
+        assert fault.field
+        assert fault.message
