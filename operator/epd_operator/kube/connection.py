@@ -30,7 +30,7 @@ fenced: ContextVar[bool] = ContextVar("fenced", default=True)
 """False for the writes that need no leadership: those on the Lease itself."""
 
 
-class LeadershipLost(Exception):  # noqa: N818 - a fact about us, not an error of the server
+class LeadershipLost(Exception):
     """A write was refused locally, because this process may no longer be the leader."""
 
 

@@ -13,8 +13,6 @@ ApiError
 └── ServerError    5xx  also a failing admission webhook
 """
 
-# ruff: noqa: N818 - the names are those of the API server's reasons; all end up below ApiError
-
 from __future__ import annotations
 
 import json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
@@ -22,7 +24,7 @@ class Server:
     def __init__(self, port: int) -> None:
         self._port = port
         self._app = web.Application()
-        self._runner = web.AppRunner(self._app, access_log=None)
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=1.0)
 
     def check(self, path: str, check: Check) -> None:
         """Answer `path` with 200, or with 503 and the faults."""
@@ -44,10 +46,21 @@ class Server:
     async def start(self) -> int:
         """Listen on every address; returns the port."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, None, self._port, shutdown_timeout=1.0)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        listener = _listener(self._port)
+        await web.SockSite(self._runner, listener).start()
+        return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening."""
         await self._runner.cleanup()
+
+
+def _listener(port: int) -> socket.socket:
+    # One socket for both families, so that one port number holds for IPv4 and IPv6 pods alike.
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:  # IPv6 is compiled in but switched off
+                raise
+    return socket.create_server(("", port))

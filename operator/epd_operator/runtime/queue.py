@@ -59,7 +59,7 @@ class Silent:
         """Forget."""
 
 
-class Closed(Exception):  # noqa: N818 - the end of the line, not an error
+class Closed(Exception):
     """The queue gives out no more keys."""
 
 

@@ -201,11 +201,12 @@ class Reconciler:
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
         entry = self._cache.entry(kind, namespace, name)
         place = (kind, name)
-        if entry is not None and _is_ours(entry, uid):
-            if not differs(obj, entry.obj, entry.fields) or memory.settled.get(place) == _state(obj, entry.obj):
-                return "same"
-        elif not await self._may_take(kind, namespace, name, uid):
-            return "conflict"
+        if entry is None or not _is_ours(entry, uid):
+            entry = await self._look_up(kind, namespace, name)
+            if entry is not None and not _is_ours(entry, uid):
+                return "conflict"
+        elif not differs(obj, entry.obj, entry.fields) or memory.settled.get(place) == _state(obj, entry.obj):
+            return "same"
         stored = await self._cluster.apply(kind, obj, MANAGER)
         self._cache.put(kind, stored)
         if differs(obj, stored, owned(stored, MANAGER)):
@@ -217,13 +218,13 @@ class Reconciler:
             memory.settled.pop(place, None)
         return "created" if entry is None else "changed"
 
-    async def _may_take(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
-        """Whether a name that the cache does not show as ours is free, or ours after all (its label was removed)."""
+    async def _look_up(self, kind: Kind, namespace: str, name: str) -> Entry | None:
+        """What holds a name that the cache does not show as ours: nobody, a stranger, or ours without its label."""
         try:
             found = await self._cluster.get(kind, namespace, name)
         except NotFound:
-            return True
-        return _is_ours(Entry(found, owned(found, MANAGER)), uid)
+            return None
+        return Entry(found, owned(found, MANAGER))
 
     async def _prune(self, target: Plan, custom: Mapping[str, Any]) -> None:
         namespace = custom["metadata"]["namespace"]

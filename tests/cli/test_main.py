@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from epd_operator.cli.main import main, parser
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == "epd 0.1.0\n"
+
+
+def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crd"]) == 0
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found["kind"] == "CustomResourceDefinition"
+    assert found["metadata"]["name"] == "deepseekv41deployments.serving.epd.dev"
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        (["version"], ("kopf", "kubernetes", "aiohttp", "pydantic", "rich")),
+        (["crd"], ("kopf", "kubernetes", "aiohttp", "rich")),
+        (["status", "--help"], ("kopf", "kubernetes", "aiohttp", "pydantic")),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(command: list[str], heavy: tuple[str, ...]) -> None:
+    code = (
+        "import sys, contextlib\n"
+        "from epd_operator.cli.main import main\n"
+        f"with contextlib.suppress(SystemExit): main({command!r})\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_status_does_not_load_kopf() -> None:
+    code = "import sys\nimport epd_operator.cli.status\nprint('kopf' in sys.modules, 'aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "False"
+
+
+@pytest.mark.parametrize("command", ["run", "status", "crd", "version"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args([command, "--help"])
+    assert caught.value.code == 0
+    assert f"epd {command}" in capsys.readouterr().out
+
+
+def test_help_of_run_names_every_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["run", "--help"])
+    text = capsys.readouterr().out
+    for name in ("EPD_WATCH_NAMESPACE", "EPD_ROUTER_IMAGE", "EPD_WORKER_IMAGE", "POD_NAMESPACE"):
+        assert name in text
+
+
+def test_a_wrong_environment_is_told_and_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPD_WATCH_NAMESPACE", "Not_Ok")
+    monkeypatch.setattr("epd_operator.runtime.log.setup", lambda *_: None)
+    assert main(["run"]) == 2
+    assert "EPD_WATCH_NAMESPACE: 'Not_Ok'" in capsys.readouterr().err
+
+
+def test_namespace_and_all_namespaces_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["status", "-A", "-n", "x"])
+    assert "not allowed with" in capsys.readouterr().err
