@@ -168,3 +168,12 @@ def test_kustomizations_list_every_file() -> None:
         path = ROOT / "manifests" / folder
         listed = yaml.safe_load((path / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
         assert sorted(listed) == sorted(file.name for file in path.glob("*.yaml") if file.name != "kustomization.yaml")
+
+
+def test_the_chart_s_readme_names_every_value() -> None:
+    readme = (CHART / "README.md").read_text(encoding="utf-8")
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    sections = ("images", "crds", "rbac", "networkPolicy", "podDisruptionBudget", "metrics", "log", "serviceAccount")
+    for name, value in values.items():
+        for leaf in value if name in sections else [name]:
+            assert leaf in readme, f"{name}.{leaf}" if leaf != name else name
