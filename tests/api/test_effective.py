@@ -37,7 +37,7 @@ def test_everything_left_out_has_a_value() -> None:
     assert (role.replicas, role.cpu, role.memory) == (1, "150m", "1Gi")
     assert (role.startup_minutes, role.grace_seconds) == (2, 60)
     router = found.router
-    assert (router.replicas, router.prefill_policy, router.decode_policy) == (1, "cache_aware", "power_of_two")
+    assert (router.replicas, router.prefill_policy, router.decode_policy) == (1, "cache_aware", "least_load")
     assert (router.request_timeout_seconds, router.max_concurrent_requests) == (1800, 0)
     assert (router.cpu, router.memory, router.service_type, router.service_port) == ("1", "512Mi", "ClusterIP", 8000)
     assert found.network_policy is True

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from epd_operator import api
 from epd_operator.engines import Context, Profile, UnknownProfile, lookup
 from epd_operator.engines.reference import REFERENCE
