@@ -50,6 +50,8 @@ def kubectl() -> list[str]:
 def tool(name: str) -> Path:
     """Return the path of a program; it is built first when the cache does not hold it.
 
+    Who brings a cluster need not build: a program on PATH will do then.
+
     Args:
         name: ``kubectl``, ``helm``, ``kubeconform``, ``kube-score``, ``kwok``, or a component's name.
 
@@ -57,6 +59,9 @@ def tool(name: str) -> Path:
         KeyError: Unknown name; the message lists the names.
         machine.Unfit: It must be built, and cannot.
     """
+    built = binaries.folder(binaries.module_of(name)).is_dir()
+    if not built and given() is not None and (found := machine.which(name)) is not None:
+        return Path(found)
     return binaries.program(name)
 
 

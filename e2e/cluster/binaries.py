@@ -32,11 +32,13 @@ class Module:
         name: Folder under ``e2e/cluster/go``.
         flags: Arguments of ``go build`` before the package.
         programs: Name of each program -> name that the Go tool chain gives its file.
+        runs: Whether the cluster needs it to run; otherwise it is built when a test asks for one of its programs.
     """
 
     name: str
     flags: tuple[str, ...]
     programs: dict[str, str]
+    runs: bool = True
 
     @property
     def source(self) -> Path:
@@ -73,7 +75,7 @@ MODULES = (
         _flags(f"helm.sh/helm/v4/internal/version.version={HELM_VERSION}"),
         {"coredns": "coredns", "kwok": "kwok", "helm": "helm", "kubeconform": "kubeconform"},
     ),
-    Module("checks", _flags(), {"kube-score": "kube-score"}),
+    Module("checks", _flags(), {"kube-score": "kube-score"}, runs=False),
 )
 
 
@@ -95,9 +97,9 @@ def folder(module: Module) -> Path:
     return cache_folder() / "bin" / f"{module.name}-{key(module)}"
 
 
-def uncached() -> list[Module]:
-    """List the modules that must still be built."""
-    return [module for module in MODULES if not folder(module).is_dir()]
+def uncached(*, everything: bool = False) -> list[Module]:
+    """List the modules that must still be built for the cluster to run, or for every test to run as well."""
+    return [module for module in MODULES if (everything or module.runs) and not folder(module).is_dir()]
 
 
 def module_of(program: str) -> Module:

@@ -160,7 +160,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _build(_: argparse.Namespace) -> int:
-    lifecycle.prepare()
+    lifecycle.prepare(everything=True)
     progress.say("everything is installed and built", "green")
     return 0
 

@@ -51,8 +51,11 @@ def check() -> machine.Facts:
     return facts
 
 
-def prepare() -> None:
+def prepare(*, everything: bool = False) -> None:
     """Check the machine, install what is missing and build what is not cached.
+
+    Args:
+        everything: Build what only tests need, too.
 
     Raises:
         machine.Unfit: The machine cannot run the cluster, or a package or program cannot be had.
@@ -60,7 +63,7 @@ def prepare() -> None:
     facts = check()
     if facts.missing_packages:
         machine.install(facts.missing_packages)
-    for module in binaries.uncached():
+    for module in binaries.uncached(everything=everything):
         binaries.ensure(module)
 
 

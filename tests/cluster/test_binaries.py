@@ -140,3 +140,11 @@ def test_the_cache_folder_obeys_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path.home() / ".cache" / "epd"
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/epd")
+
+
+def test_the_cluster_does_not_wait_for_what_only_tests_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [module.name for module in binaries.uncached()] == ["kubernetes", "addons"]
+    assert [module.name for module in binaries.uncached(everything=True)] == ["kubernetes", "addons", "checks"]
+    binaries.folder(binaries.MODULES[0]).mkdir(parents=True)
+    assert [module.name for module in binaries.uncached()] == ["addons"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.cluster import access, cli, lifecycle, machine, status
+from e2e.cluster import access, binaries, cli, lifecycle, machine, status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,3 +146,22 @@ def test_whoever_names_the_context_may(theirs: Path, monkeypatch: pytest.MonkeyP
     access.require_throwaway("kind-test")
     with pytest.raises(machine.Unfit):
         access.require_throwaway("kind-other")
+
+
+def test_whoever_brings_a_cluster_may_bring_kubectl_too(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert access.kubectl() == [str(kubectl), f"--kubeconfig={theirs}"]
+
+
+def test_built_programs_win_over_those_on_path(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert theirs.exists()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = binaries.folder(binaries.module_of("kubectl"))
+    folder.mkdir(parents=True)
+    assert access.tool("kubectl") == folder / "kubectl"

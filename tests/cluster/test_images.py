@@ -6,12 +6,16 @@ import hashlib
 import io
 import json
 import tarfile
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from e2e.cluster import pause, registry
+from e2e.cluster import configuration, machine, pause, registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PART = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,4})?", fullmatch=True)
 
@@ -41,6 +45,29 @@ def test_naming_twice_changes_nothing(path: list[str], tag: str) -> None:
 def test_what_is_no_name_is_refused(image: str) -> None:
     with pytest.raises(ValueError, match="image is"):
         registry.reference(image)
+
+
+def test_a_small_registry_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "command", lambda name: pytest.fail(f"{name} must not be run"))
+    layer = tmp_path / "epd" / "registry" / "layer"
+    layer.parent.mkdir(parents=True)
+    layer.write_bytes(b"x" * 1000)
+    assert not registry.prune(limit_bytes=1000)
+
+
+def test_a_registry_over_the_limit_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "command", lambda name: "/bin/false" if name == "docker-registry" else name)
+    monkeypatch.setattr(configuration, "REGISTRY_FILE", tmp_path / "registry.yaml")
+    configuration.REGISTRY_FILE.write_text("{}")
+    layer = tmp_path / "epd" / "registry" / "layer"
+    layer.parent.mkdir(parents=True)
+    layer.write_bytes(b"x" * 1001)
+    with pytest.raises(machine.Unfit, match="garbage collection failed"):
+        registry.prune(limit_bytes=1000)
+    monkeypatch.setattr(machine, "command", lambda _: "/bin/true")
+    assert registry.prune(limit_bytes=1000)
 
 
 def test_the_pause_image_is_one_layer_with_one_program() -> None:
