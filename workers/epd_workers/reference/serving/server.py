@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 
 # Above any router's or load balancer's idle time: the side that may send a request must be the one that closes.
 KEEP_ALIVE_SECONDS = 75.0
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 0.5
+LONGEST_HEARTBEAT_SECONDS = 3.0
 PROBE_TEXT = "health"
 
 
@@ -78,7 +79,9 @@ class Server:
         )
         self._engine = Engine(model, self._tokenizer, limits)
         self.layout = layout_of(model, options)
-        self._timeouts = Timeouts(handshake=options.handshake_timeout, silence=options.silence_timeout)
+        silence = options.silence_timeout
+        heartbeat = min(silence / 4, LONGEST_HEARTBEAT_SECONDS)
+        self._timeouts = Timeouts(options.handshake_timeout, silence=silence, heartbeat=heartbeat)
         self._exits = contextlib.AsyncExitStack()
         self._table = BootstrapTable()
         self._bootstrap_port = 0

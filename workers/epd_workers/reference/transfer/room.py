@@ -78,7 +78,7 @@ class Room:
             await asyncio.wait_for(asyncio.shield(self._attached), seconds)
         except TimeoutError as error:
             raise TransferError(
-                f"no decode server asked for bootstrap_room {self.number} within {seconds:g} s"
+                f"no decode server asked for bootstrap_room {self.number} within {seconds:.3g} s"
             ) from error
 
     async def guard(self, work: Awaitable[Result]) -> Result:
