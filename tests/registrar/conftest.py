@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+
 from epd_workers.registrar.directory import Directory
 from epd_workers.registrar.key import draw, read
 from epd_workers.registrar.loop import Loop
@@ -16,7 +17,6 @@ from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.pod import Pod
 from epd_workers.registrar.router import Router
 from epd_workers.registrar.state import document
-
 from tests.registrar.peers import Engine, Ports, free_port
 
 if TYPE_CHECKING:

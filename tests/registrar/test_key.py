@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+
 from epd_workers.registrar.key import KeyFileError, draw, read
 from epd_workers.registrar.main import main
 

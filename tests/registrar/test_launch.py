@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from epd_workers.registrar.key import KeyFileError
 from epd_workers.registrar.launch import FlagError, arguments
 from epd_workers.registrar.main import main

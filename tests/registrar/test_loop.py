@@ -13,6 +13,7 @@ from tests.registrar.peers import Engine
 
 if TYPE_CHECKING:
     import aiohttp
+
     from epd_workers.registrar.membership import Worker
 
 

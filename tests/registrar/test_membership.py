@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from epd_workers.registrar.membership import (
     Add,
     Remove,
@@ -12,8 +15,6 @@ from epd_workers.registrar.membership import (
     standings,
 )
 from epd_workers.registrar.pod import Pod
-from hypothesis import given
-from hypothesis import strategies as st
 
 PORT = 30000
 

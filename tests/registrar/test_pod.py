@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from epd_workers.registrar.pod import pod_of
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.state import View, document, tally
-
 from tests.registrar.test_membership import pod, worker_for
 
 PREFILL = pod("demo-prefill-1")

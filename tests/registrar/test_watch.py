@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+
 from epd_workers.registrar.access import Access, AccessError, access, in_cluster
 from epd_workers.registrar.watch import PodWatch
-
 from tests.registrar.peers import free_port
 from tests.registrar.test_pod import manifest
 

@@ -70,4 +70,4 @@ class Directory:
                     raise DirectoryError(f"{method} {url}: answered {response.status}")
                 return await response.json(content_type=None) if encoder is None else None
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise DirectoryError(f"{method} {url}: {error!r}") from error
+            raise DirectoryError(f"{method} {url}: {str(error) or repr(error)}") from error

@@ -77,6 +77,7 @@ class Loop:
         self._sick = Backoff(first=1, ceiling=15)
         self._bare: set[str] = set()
         self._first_answer: float | None = None
+        self._complained = False
         self._last_pass = 0.0
         self._moving = True
         self._settled = False
@@ -133,9 +134,11 @@ class Loop:
             workers = await self._router.workers()
         except RouterError as error:
             self._metrics.error("router")
-            if self.view.router_ready or self._first_answer is None:
-                log.warning("router: %s", error)
+            if not self._complained:
+                log.warning("router: %s; trying on", error)
+            self._complained = True
             return None
+        self._complained = False
         if self._first_answer is None:
             self._first_answer = time.monotonic()
         if not self.view.router_ready:

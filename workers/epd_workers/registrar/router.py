@@ -93,7 +93,7 @@ class Router:
                     raise RouterError(f"{method} {path}: the router answered {response.status}: {text}")
                 return response.status, await response.json()
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise RouterError(f"{method} {path}: {error!r}") from error
+            raise RouterError(f"{method} {path}: {str(error) or repr(error)}") from error
 
 
 def _worker(entry: dict[str, Any]) -> Worker:

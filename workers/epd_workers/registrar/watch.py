@@ -148,13 +148,21 @@ class _Checked:
     async def __aenter__(self) -> aiohttp.ClientResponse:
         response: aiohttp.ClientResponse = await self._request.__aenter__()
         if response.status != HTTPStatus.OK:
-            text = (await response.text())[:200]
+            text = await response.text()
             await self._request.__aexit__(None, None, None)
-            raise WatchError(f"the API server answered {response.status}: {text}")
+            raise WatchError(f"the API server answered {response.status}: {_message(text)}")
         return response
 
     async def __aexit__(self, *error: object) -> None:
         await self._request.__aexit__(*error)
+
+
+def _message(text: str) -> str:
+    """What a Status object says, or the beginning of what is none."""
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200]
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
