@@ -156,7 +156,7 @@ WAITING = {
 
 def container(reason: str) -> dict[str, Any]:
     texts = {"ImagePullBackOff": "back-off pulling", "CreateContainerConfigError": "secret hf not found"}
-    last = {"exitCode": 137, "reason": "OOMKilled", "message": "no room\n for the pool\n"}
+    last = {"exitCode": 137, "reason": "OOMKilled", "message": "⣦⣤ banner\nTraceback:\n no room\tfor the pool\n ⣦⣤\n"}
     waiting = {"reason": reason, "message": texts.get(reason, "")}
     crashed = {"lastState": {"terminated": last}} if reason == "CrashLoopBackOff" else {}
     return {"name": "engine", "image": "worker:1", "ready": False, "state": {"waiting": waiting}, **crashed}

@@ -53,7 +53,7 @@ def test_the_real_router_accepts_the_command_line(world: Any) -> None:
     )
     run = subprocess.run([sys.executable, "-c", script, *flags(world)], check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["True", "8000", "power_of_two", "True"]
+    assert run.stdout.split() == ["True", "8000", "least_load", "True"]
 
 
 def test_a_single_worker_has_no_breaker(world: Any) -> None:

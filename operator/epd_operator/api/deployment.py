@@ -239,7 +239,7 @@ class RouterPolicy(Base):
     prefill: Policy | Literal["bucket"] | None = None
     """For prefill; default cache_aware."""
     decode: Policy | None = None
-    """For decode; default power_of_two."""
+    """For decode; default least_load."""
 
 
 class RouterService(Base):

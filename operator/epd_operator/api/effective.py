@@ -156,7 +156,7 @@ def _router(document: DeepSeekV41Deployment) -> EffectiveRouter:
         replicas=1 if router.replicas is None else router.replicas,
         image=router.image,
         prefill_policy=router.policy.prefill or "cache_aware",
-        decode_policy=router.policy.decode or "power_of_two",
+        decode_policy=router.policy.decode or "least_load",
         request_timeout_seconds=router.request_timeout_seconds or ROUTER_TIMEOUT_SECONDS,
         max_concurrent_requests=router.max_concurrent_requests or 0,
         cpu=router.resources.cpu or ROUTER_CPU,

@@ -88,5 +88,11 @@ def _container_fault(container: Mapping[str, Any]) -> Diagnosis | None:
 
 def _exit_message(exit_state: Mapping[str, Any]) -> str:
     head = f"exited with code {exit_state.get('exitCode')} ({exit_state.get('reason', 'Error')})"
-    words = one_line(exit_state.get("message", ""))
+    words = one_line(_last_words(exit_state.get("message", "")))
     return f"{head}: {words}" if words else f"{head}; see `kubectl logs --previous`"
+
+
+def _last_words(log: str) -> str:
+    """The last line that says something: a traceback ends with its error, and start-up banners come before it."""
+    lines = [line.strip() for line in log.splitlines()]
+    return next((line for line in reversed(lines) if any(c.isascii() and c.isalpha() for c in line)), "")

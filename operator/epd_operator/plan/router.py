@@ -106,6 +106,9 @@ def flags(scope: Scope) -> list[str]:
         values["max-concurrent-requests"] = router.max_concurrent_requests
     words = [word for flag, value in values.items() for word in (f"--{flag}", str(value))]
     switches = ["--disable-circuit-breaker"] if single_worker(scope.effective) else []
+    if "power_of_two" in {router.prefill_policy, router.decode_policy}:
+        # Without it the router counts the workers it starts with, and refuses this policy for want of two.
+        switches.append("--enable-igw")
     return ["--pd-disaggregation", *words, *switches]
 
 
