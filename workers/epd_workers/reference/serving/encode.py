@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from epd_workers.reference.serving.errors import ApiError, translate
 from epd_workers.reference.serving.generation import CLIENT_GONE, new_record
 from epd_workers.reference.serving.record import Leg
+from epd_workers.reference.transfer.body import read_json
 from epd_workers.reference.transfer.embedding import Embedding, push
 from epd_workers.reference.transfer.errors import describe
 
@@ -63,7 +64,7 @@ class EncodeService:
     async def _encode(self, request: web.Request) -> web.StreamResponse:
         req_id = ""
         try:
-            data = await request.json()
+            data = await read_json(request)
             req_id = str(data.get("req_id", "")) if isinstance(data, dict) else ""
             body = EncodeBody.model_validate(data)
             with self.admission.admit(1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 
 from epd_workers.reference.engine.request import Aborted, EngineFailed, InvalidRequest, PromptTooLong, QueueFull
 from epd_workers.reference.model.interface import BadImage, LayoutMismatch
+from epd_workers.reference.transfer.body import BodyError
 from epd_workers.reference.transfer.encoders import EncodersUnavailableError, ImageRefusedError
 from epd_workers.reference.transfer.errors import DuplicateRoomError, TransferError
 
@@ -23,6 +23,7 @@ TYPES = {400: "invalid_request_error", 404: "not_found_error", 413: "invalid_req
 
 # The first row that fits counts.
 TABLE: tuple[tuple[tuple[type[Exception], ...], int, str], ...] = (
+    ((BodyError,), 400, "invalid_json"),
     ((PromptTooLong,), 400, "context_length_exceeded"),
     ((BadImage, ImageRefusedError), 400, "invalid_image"),
     ((InvalidRequest,), 400, "invalid_value"),
@@ -79,8 +80,6 @@ def translate(error: Exception) -> ApiError:
         return error
     if isinstance(error, ValidationError):
         return _validation(error)
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return invalid(f"the body is not JSON: {error}", code="invalid_json")
     if isinstance(error, web.HTTPException):
         return ApiError(error.status, error.text or error.reason, code=error.reason.lower().replace(" ", "_"))
     for kinds, status, code in TABLE:

@@ -18,6 +18,7 @@ from epd_workers.reference.serving.runner import Assignment
 from epd_workers.reference.serving.schema import Body, ChatBody, CompletionBody, GenerateBody, OpenAiBody
 from epd_workers.reference.serving.vision import Prompts
 from epd_workers.reference.serving.work import Rendezvous, Rules, Work, chat_work, completion_work, generate_work
+from epd_workers.reference.transfer.body import read_json
 from epd_workers.reference.transfer.errors import TransferError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Generation:
         ]
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        body = ChatBody.model_validate(await request.json())
+        body = ChatBody.model_validate(await read_json(request))
         work = chat_work(body, self.rules)
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         return await self._answer(
@@ -74,7 +75,7 @@ class Generation:
         )
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
-        body = CompletionBody.model_validate(await request.json())
+        body = CompletionBody.model_validate(await read_json(request))
         work = completion_work(body, self.rules)
         return await self._answer(
             request,
@@ -84,7 +85,7 @@ class Generation:
         )
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        body = GenerateBody.model_validate(await request.json())
+        body = GenerateBody.model_validate(await read_json(request))
         work = generate_work(body, self.rules)
         start = -1 if body.logprob_start_len is None else body.logprob_start_len
         many = len(work.jobs) > 1 or isinstance(body.text, list)

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from epd_workers.reference.transfer.body import read_json
+
 QUERY = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
 MAX_BODY_BYTES = 64 << 10
 MAX_RANKS = 1024
@@ -183,7 +185,7 @@ class BootstrapTable:
 
     async def _put(self, request: web.Request) -> web.Response:
         try:
-            rank = Rank.parse(await request.json())
+            rank = Rank.parse(await read_json(request))
         except ValueError as error:
             return web.Response(status=400, text=f"cannot register this rank: {error}")
         shape = self._shape()

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
+from epd_workers.reference.transfer.body import read_json
+
 log = logging.getLogger(__name__)
 
 MAX_ENCODERS = 256
@@ -135,7 +137,7 @@ class EncoderRegistry:
 
 
 async def _url(request: web.Request) -> str:
-    body = await request.json()
+    body = await read_json(request)
     if not isinstance(body, dict) or not isinstance(body.get("url"), str):
         raise ValueError('the body must be {"url": "http://host:port"}')  # noqa: TRY004 - one error type
     url: str = body["url"]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from epd_workers.reference.serving.options import FLAGS, Options, UsageError, parse, parse_or_exit
+
+
+def test_the_flags_that_the_operator_passes() -> None:
+    words = (
+        "--role prefill --host 0.0.0.0 --port 30000 --served-model-name m --bootstrap-port 8998 "
+        "--encoder-bootstrap-port 8997 --context-length 8192 --page-size 64 --max-running-requests 16 "
+        "--max-queued-requests 64 --chunked-prefill-size 512 --max-total-tokens 65536 --seed 0 "
+        "--model-path /models/x --advertise-host 10.0.0.1 --layout-key k"
+    )
+    options = parse(words.split())
+    assert options == parse([f"{a}={b}" for a, b in zip(words.split()[::2], words.split()[1::2], strict=True)])
+    assert (options.advertise_host, options.layout_key, options.vision) == ("10.0.0.1", "k", "remote")
+
+
+@pytest.mark.parametrize(
+    ("role", "vision"), [("encode", "local"), ("prefill", "remote"), ("decode", "remote"), ("aggregated", "local")]
+)
+def test_each_role_has_its_vision(role: str, vision: str) -> None:
+    assert parse(["--role", role]).vision == vision
+
+
+def test_every_flag_is_an_option_and_every_option_a_flag() -> None:
+    assert {flag.attribute for flag in FLAGS} | {"pod"} == set(Options.__dataclass_fields__)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    words = [
+        "--rol",
+        "decode",
+        "--port",
+        "x",
+        "--page-size",
+        "0",
+        "--vision",
+        "dim",
+        "--max-images",
+        "1.5",
+        "stray",
+        "--drain-timeout",
+        "-1",
+    ]
+    with pytest.raises(UsageError) as caught:
+        parse(words)
+    assert caught.value.faults == (
+        "unknown flag --rol, did you mean --role?",
+        "unexpected argument 'decode'",
+        "unexpected argument 'stray'",
+        "--port is 'x': must be an integer",
+        "--drain-timeout is -1: must be at least 0",
+        "--page-size is 0: must be from 1 to 4096",
+        "--vision is 'dim': must be one of local, remote, off",
+        "--max-images is '1.5': must be an integer",
+        "--role is missing: must be one of encode, prefill, decode, aggregated",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--role encode --vision off", "--vision is 'off': an encode server encodes images, leave it out"),
+        ("--role aggregated --vision remote", "give local or off"),
+        ("--role decode --max-total-tokens 10 --page-size 64", "must hold at least one page of 64"),
+    ],
+)
+def test_flags_that_contradict_each_other(words: str, fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        parse(words.split())
+
+
+def test_where_peers_find_this_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POD_IP", raising=False)
+    monkeypatch.setenv("POD_NAME", "demo-0")
+    assert parse(["--role", "decode", "--host", "0.0.0.0"]).advertise_host == "127.0.0.1"
+    assert parse(["--role", "decode", "--host", "10.0.0.9"]).advertise_host == "10.0.0.9"
+    monkeypatch.setenv("POD_IP", "10.0.0.5")
+    assert parse(["--role", "decode", "--host", "0.0.0.0"]).advertise_host == "10.0.0.5"
+    assert parse(["--role", "decode", "--advertise-host", "x"]).advertise_host == "x"
+    assert parse(["--role", "decode"]).pod == "demo-0"
+
+
+@pytest.mark.parametrize("words", [["--port", "x"], ["--role"], ["--nonsense=1"]])
+def test_faults_end_the_program_with_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_or_exit(words)
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert all(line.startswith("epd-reference: ") for line in error.splitlines())
+    assert "--help" in error
+
+
+def test_help_explains_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_or_exit(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{flag.name}" in text and flag.help.split()[0] in text for flag in FLAGS)
