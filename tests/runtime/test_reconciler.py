@@ -54,6 +54,20 @@ class MemoryCluster:
         self._call("apply", obj["metadata"]["name"])
         return self._store(kind, obj, manager, "")
 
+    async def merge(self, kind: Kind, obj: Mapping[str, Any], manager: str) -> dict[str, Any]:
+        self._call("merge", obj["metadata"]["name"])
+        self.errors.pop(("apply", obj["metadata"]["name"]), None)  # what stood in the way is overwritten
+        self.version += 1
+        stored = self.objects[kind.kind, obj["metadata"]["name"]]
+        if "spec" in obj:
+            stored["spec"] = copy.deepcopy(obj["spec"])
+            stored["metadata"]["managedFields"].append({"manager": manager, "operation": "Update"})
+        else:
+            assert obj["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+            stored["metadata"]["managedFields"] = copy.deepcopy(obj["metadata"]["managedFields"])
+        stored["metadata"]["resourceVersion"] = str(self.version)
+        return copy.deepcopy(stored)
+
     async def apply_status(self, kind: Kind, obj: Mapping[str, Any], manager: str) -> dict[str, Any]:
         self._call("apply_status", obj["metadata"]["name"])
         return self._store(kind, obj, manager, "status")
@@ -261,6 +275,25 @@ async def test_refusals_of_any_kind_end_in_the_status(error: ApiError) -> None:
     world.cluster.errors["apply", "a"] = error
     assert await world.run() == "error"
     assert len(world.status["failures"]) == 1
+
+
+async def test_an_edit_that_makes_the_merge_invalid_is_overwritten_without_a_trace() -> None:
+    world = World(service("a"))
+    await world.run()
+    world.planner.objects = [service("a", port=81)]
+    world.cluster.errors["apply", "a"] = Invalid("PATCH", "Duplicate value", status=422)
+    assert await world.run() == "success"
+    assert [call for call in world.cluster.writes if call[1] == "a"] == [
+        ("apply", "a"),
+        ("merge", "a"),
+        ("merge", "a"),
+        ("apply", "a"),
+    ]
+    stored = world.cluster.objects["Service", "a"]
+    assert stored["spec"] == {"port": 81}
+    assert [entry["manager"] for entry in stored["metadata"]["managedFields"]] == ["epd-operator"]
+    await world.run()
+    assert world.cluster.calls == []
 
 
 async def test_without_an_answer_nothing_is_concluded() -> None:

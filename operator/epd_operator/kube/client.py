@@ -30,6 +30,7 @@ THROTTLE_BUDGET: Final = 30.0
 """Seconds that one call may spend waiting on 429 answers before the error is raised."""
 
 APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
 JSON: Final = "application/json"
 
 
@@ -39,8 +40,10 @@ class Cluster(Protocol):
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         """One object."""
 
-    async def list(self, kind: Kind, namespace: str | None = None, selector: str = "") -> tuple[Objects, str]:
-        """All objects and the resourceVersion of the list."""
+    async def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = "", fields: str = ""
+    ) -> tuple[Objects, str]:
+        """All objects that match, and the resourceVersion of the list."""
 
     def watch(
         self, kind: Kind, namespace: str | None = None, *, fields: str = "", version: str = ""
@@ -52,6 +55,9 @@ class Cluster(Protocol):
 
     async def apply_status(self, kind: Kind, obj: Mapping[str, Any], manager: str) -> Object:
         """The same on the status subresource."""
+
+    async def merge(self, kind: Kind, obj: Mapping[str, Any], manager: str) -> Object:
+        """JSON merge patch, which replaces lists as a whole."""
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str) -> Object:
         """Delete in the background, only the object with this uid."""
@@ -87,7 +93,9 @@ class HttpCluster:
         """Read one object."""
         return await self._call("GET", kind.path(namespace, name), seconds=seconds)
 
-    async def list(self, kind: Kind, namespace: str | None = None, selector: str = "") -> tuple[Objects, str]:
+    async def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = "", fields: str = ""
+    ) -> tuple[Objects, str]:
         """Read a whole collection in chunks of one consistent resourceVersion.
 
         Returns:
@@ -95,14 +103,15 @@ class HttpCluster:
         """
         for _ in range(3):
             try:
-                return await self._list_once(kind, namespace, selector)
+                return await self._list_once(kind, namespace, selector, fields)
             except Gone:  # the continue token outlived the server's history: start over
                 continue
-        return await self._list_once(kind, namespace, selector)
+        return await self._list_once(kind, namespace, selector, fields)
 
-    async def _list_once(self, kind: Kind, namespace: str | None, selector: str) -> tuple[Objects, str]:
+    async def _list_once(self, kind: Kind, namespace: str | None, selector: str, fields: str) -> tuple[Objects, str]:
         items: Objects = []
-        params = {"limit": str(CHUNK)} | ({"labelSelector": selector} if selector else {})
+        filters = {"labelSelector": selector, "fieldSelector": fields}
+        params = {"limit": str(CHUNK)} | {name: value for name, value in filters.items() if value}
         while True:
             page = await self._call("GET", kind.path(namespace), params=params)
             for item in page.get("items") or ():
@@ -161,6 +170,12 @@ class HttpCluster:
         path = kind.path(metadata.get("namespace"), metadata["name"], subresource)
         params = {"fieldManager": manager, "force": "true"}
         return await self._call("PATCH", path, params=params, body=obj, content=APPLY)
+
+    async def merge(self, kind: Kind, obj: Mapping[str, Any], manager: str) -> Object:
+        """JSON merge patch: lists are replaced as a whole; with a resourceVersion it is conditional."""
+        metadata = obj["metadata"]
+        path = kind.path(metadata.get("namespace"), metadata["name"])
+        return await self._call("PATCH", path, params={"fieldManager": manager}, body=obj, content=MERGE)
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str) -> Object:
         """Delete in the background.

@@ -285,7 +285,8 @@ class Operator:
         fields = f"metadata.name={self._config.lease}"
         while True:
             try:
-                async for _ in self._cluster.watch(LEASE, self._config.namespace, fields=fields):
+                _, version = await self._cluster.list(LEASE, self._config.namespace, fields=fields)
+                async for _ in self._cluster.watch(LEASE, self._config.namespace, fields=fields, version=version):
                     self._pulse.beat(LEASE.resource)
             except ApiError as error:
                 log.warning("watch on the lease ended", extra={"error": str(error)})

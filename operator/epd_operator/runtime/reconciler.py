@@ -17,6 +17,7 @@ from epd_operator.api.names import API_VERSION, KIND, MANAGER, STATUS_MANAGER
 from epd_operator.kube import (
     Cluster,
     Conflict,
+    Invalid,
     NotFound,
     StatusError,
     TooManyRequests,
@@ -38,6 +39,9 @@ ROUNDS: Final = 4
 
 CONFLICT_SECONDS: Final = 30.0
 """How often a name that a foreign object holds is looked at again; that object is not watched."""
+
+REPAIR: Final = f"{MANAGER}-repair"
+"""Field manager of the one write that is no server-side apply, so that its traces can be told apart."""
 
 Planner = Callable[[Mapping[str, Any], Observed, Settings], Plan]
 
@@ -207,7 +211,12 @@ class Reconciler:
                 return "conflict"
         elif not differs(obj, entry.obj, entry.fields) or memory.settled.get(place) == _state(obj, entry.obj):
             return "same"
-        stored = await self._cluster.apply(kind, obj, MANAGER)
+        try:
+            stored = await self._cluster.apply(kind, obj, MANAGER)
+        except Invalid:
+            if entry is None:
+                raise
+            stored = await self._overwrite(kind, obj)
         self._cache.put(kind, stored)
         if differs(obj, stored, owned(stored, MANAGER)):
             memory.settled[place] = _state(obj, stored)
@@ -217,6 +226,23 @@ class Reconciler:
         else:
             memory.settled.pop(place, None)
         return "created" if entry is None else "changed"
+
+    async def _overwrite(self, kind: Kind, obj: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply where an edit by hand makes the merge invalid.
+
+        Who edits a port from 8000 to 9999 leaves an item that is theirs; beside ours it breaks a rule (two ports with
+        one name). A merge patch replaces such lists. What it sets must end up as applied by us alone, or dropping it
+        from the plan one day would not remove it; so its traces in managedFields are wiped before the apply.
+
+        Raises:
+            Invalid: the plan's object itself breaks a rule.
+        """
+        patched = await self._cluster.merge(kind, obj, REPAIR)
+        metadata = patched["metadata"]
+        identity = {name: metadata[name] for name in ("name", "namespace", "resourceVersion")}
+        traces = [entry for entry in metadata.get("managedFields") or () if entry.get("manager") != REPAIR]
+        await self._cluster.merge(kind, {"metadata": {**identity, "managedFields": traces}}, REPAIR)
+        return await self._cluster.apply(kind, obj, MANAGER)
 
     async def _look_up(self, kind: Kind, namespace: str, name: str) -> Entry | None:
         """What holds a name that the cache does not show as ours: nobody, a stranger, or ours without its label."""
