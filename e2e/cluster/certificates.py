@@ -5,6 +5,7 @@ Kubernetes reads who a client is from its certificate: the common name is the us
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -93,32 +94,40 @@ def ensure() -> None:
     if not key(SIGNING_KEY).exists():
         _key(SIGNING_KEY)
         _openssl("pkey", "-in", str(key(SIGNING_KEY)), "-pubout", "-out", str(certificate(SIGNING_KEY)))
-    for identity in IDENTITIES:
-        if fresh_authority or not (certificate(identity.name).exists() and key(identity.name).exists()):
-            _issue(identity)
+    for wanted in IDENTITIES:
+        if fresh_authority or not (certificate(wanted.name).exists() and key(wanted.name).exists()):
+            _issue(wanted)
 
 
-def subject(identity: Identity) -> str:
+def identity() -> str:
+    """Return a hash over all certificates: another value means that whoever loaded the old ones must load them anew."""
+    digest = hashlib.sha256()
+    for file in sorted(CERTIFICATES.glob("*.crt")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def subject(wanted: Identity) -> str:
     """Return the subject in openssl's notation."""
-    return (f"/O={identity.group}" if identity.group else "") + f"/CN={identity.user}"
+    return (f"/O={wanted.group}" if wanted.group else "") + f"/CN={wanted.user}"
 
 
-def extensions(identity: Identity) -> str:
+def extensions(wanted: Identity) -> str:
     """Return the certificate's extensions in openssl's notation."""
     lines = ["basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature"]
-    lines.append("extendedKeyUsage=" + ("serverAuth,clientAuth" if identity.serves else "clientAuth"))
-    if identity.serves:
+    lines.append("extendedKeyUsage=" + ("serverAuth,clientAuth" if wanted.serves else "clientAuth"))
+    if wanted.serves:
         lines.append("subjectAltName=" + ",".join([f"DNS:{n}" for n in _NAMES] + [f"IP:{a}" for a in _ADDRESSES]))
     return "\n".join(lines) + "\n"
 
 
-def _issue(identity: Identity) -> None:
-    _key(identity.name)
-    authority = identity.authority
+def _issue(wanted: Identity) -> None:
+    _key(wanted.name)
+    authority = wanted.authority
     with tempfile.TemporaryDirectory(dir=CERTIFICATES) as scratch:
         request, described = Path(scratch) / "request", Path(scratch) / "extensions"
-        described.write_text(extensions(identity), encoding="ascii")
-        _openssl("req", "-new", "-key", str(key(identity.name)), "-subj", subject(identity), "-out", str(request))
+        described.write_text(extensions(wanted), encoding="ascii")
+        _openssl("req", "-new", "-key", str(key(wanted.name)), "-subj", subject(wanted), "-out", str(request))
         _openssl(
             "x509",
             "-req",
@@ -136,7 +145,7 @@ def _issue(identity: Identity) -> None:
             "-extfile",
             str(described),
             "-out",
-            str(certificate(identity.name)),
+            str(certificate(wanted.name)),
         )
 
 

@@ -55,9 +55,9 @@ class Component:
         """Where its output goes."""
         return LOGS / f"{self.name}.log"
 
-    def fingerprint(self, namespace: str) -> str:
-        """Hash everything the process depends on, the namespace's identity included."""
-        parts = [namespace, *self.argv, *(f"{path}\0{text}" for path, text in sorted(self.files.items()))]
+    def fingerprint(self, surroundings: str) -> str:
+        """Hash everything the process depends on: arguments, files, and what all components share."""
+        parts = [surroundings, *self.argv, *(f"{path}\0{text}" for path, text in sorted(self.files.items()))]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def running(self) -> bool:
@@ -81,13 +81,13 @@ def components() -> tuple[Component, ...]:
     )
 
 
-def start(component: Component, namespace: str) -> bool:
-    """Start a component unless it runs already with the same configuration.
+def start(component: Component, surroundings: str) -> bool:
+    """Start a component unless it runs already with the same configuration in the same surroundings.
 
     Returns:
         Whether a process was started.
     """
-    wanted = component.fingerprint(namespace)
+    wanted = component.fingerprint(surroundings)
     record = process.read(component.pid_file)
     if record is not None and process.alive(record) and record.fingerprint == wanted:
         return False

@@ -89,13 +89,21 @@ def up() -> None:
     namespace = network.identity()
     if namespace is None:
         raise machine.Unfit("The network namespace vanished while the cluster was started.")
-    start(components.components(), namespace)
+    start(components.components(), f"{namespace} {certificates.identity()}")
     _settle()
     progress.say(f"cluster serves: {KUBECONFIG} (context epd-local), registry {REGISTRY}", "green")
 
 
-def start(wanted: Sequence[Component], namespace: str) -> None:
-    """Start every component as soon as those it needs serve."""
+def start(wanted: Sequence[Component], surroundings: str) -> None:
+    """Start every component as soon as those it needs serve.
+
+    Args:
+        wanted: The components, in any order.
+        surroundings: What they share; a component that was started in others is started again.
+
+    Raises:
+        machine.Unfit: One ends, or does not come to serve; the message ends with its last words.
+    """
     serving: set[str] = set()
     waiting = list(wanted)
     started: list[Component] = []
@@ -103,7 +111,7 @@ def start(wanted: Sequence[Component], namespace: str) -> None:
     began = time.monotonic()
     while waiting or started:
         for component in [c for c in waiting if serving.issuperset(c.needs)]:
-            if components.start(component, namespace):
+            if components.start(component, surroundings):
                 progress.say(f"starting {component.name}")
             else:
                 found.add(component.name)
@@ -203,6 +211,9 @@ def take_over() -> None:
         progress.say(f"ended {containers.kill(network.pids)} processes that a lost state folder left", "yellow")
         containers.unmount(owner or STATE)
         network.remove()
+    if STATE.exists() and not _pid_files(STATE):  # half a state folder is worth less than none
+        containers.unmount(STATE)
+        shutil.rmtree(STATE)
 
 
 def _pid_files(state: Path) -> list[Path]:

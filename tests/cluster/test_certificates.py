@@ -74,9 +74,12 @@ def test_what_is_there_stays_and_what_is_lost_is_drawn_again() -> None:
 
 
 def test_a_new_authority_means_new_certificates() -> None:
-    old = certificates.certificate("admin").read_bytes()
+    old, identity = certificates.certificate("admin").read_bytes(), certificates.identity()
+    certificates.ensure()
+    assert certificates.identity() == identity
     certificates.key("ca").unlink()
     certificates.ensure()
+    assert certificates.identity() != identity
     assert certificates.certificate("admin").read_bytes() != old
     test_every_certificate_is_signed_by_its_authority()
 

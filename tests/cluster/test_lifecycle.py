@@ -143,9 +143,18 @@ def test_what_a_lost_state_folder_left_is_cleared(host: dict[str, list[object]],
     assert host == {"killed": [network.pids], "unmounted": [lost], "removed": [True]}
 
 
+def test_half_a_state_folder_is_removed(host: dict[str, list[object]], tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text(f"{tmp_path / 'ours'}\n")
+    (tmp_path / "ours" / "etcd").mkdir(parents=True)
+    lifecycle.take_over()
+    assert host["removed"] == [True]
+    assert not (tmp_path / "ours").exists()
+
+
 def test_our_own_cluster_is_not_cleared(host: dict[str, list[object]], tmp_path: Path) -> None:
     (tmp_path / "owner").write_text(f"{tmp_path / 'ours'}\n")
     (tmp_path / "ours" / "pids").mkdir(parents=True)
     (tmp_path / "ours" / "pids" / "etcd.json").write_text("{}")
     lifecycle.take_over()
     assert host == {"killed": [], "unmounted": [], "removed": []}
+    assert (tmp_path / "ours" / "pids" / "etcd.json").exists()
