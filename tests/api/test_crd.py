@@ -66,6 +66,7 @@ def test_the_schema_is_structural_and_bounded() -> None:
         ({"type": "string"}, "string without maxLength"),
         ({"type": "string", "maxLength": 1, "pattern": "(?=a)a"}, "RE2"),
         ({"type": "string", "maxLength": 1, "pattern": r"(a)\1"}, "RE2"),
+        ({"type": "string", "maxLength": 1, "pattern": r"\S"}, "dialects read differently"),
         ({"type": "integer"}, "integer without minimum"),
         ({"type": "array", "maxItems": 1, "items": {"type": "boolean"}}, "without list type"),
         ({"type": "array", "x-kubernetes-list-type": "atomic", "items": {"type": "boolean"}}, "without maxItems"),

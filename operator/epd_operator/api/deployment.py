@@ -11,6 +11,7 @@ from epd_operator.api.marker import ListType, Rule
 from epd_operator.api.names import MAX_NAME, RoleName
 from epd_operator.api.pod import PodOverrides
 from epd_operator.api.scalar import (
+    PRINTABLE,
     VARIABLE,
     AnnotationMap,
     Arguments,
@@ -76,14 +77,14 @@ class ModelSource(Base):
 class Model(Base):
     """Which weights are served, and under which name."""
 
-    path: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s:]+$")] | None = None
+    path: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-9;-~]+$")] | None = None
     """Hub id (needs revision), or absolute path; Reference may leave it out: its image holds a checkpoint."""
     revision: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[-._/a-zA-Z0-9]+$")] | None = None
     """Identity of the weights, such as a commit; required for a hub id."""
     served_name: (
         Annotated[
             str,
-            Field(min_length=1, max_length=253, pattern=r"^[^\s]+$"),
+            Field(min_length=1, max_length=253, pattern=PRINTABLE),
             Rule(
                 "!self.contains(':')",
                 "spec.model.servedName must not contain ':', which separates a model from an adapter in requests: "

@@ -24,6 +24,7 @@ class Base(BaseModel):
     )
 
 
+PRINTABLE = r"^[!-~]+$"  # no \s: RE2, Rust and Python do not agree on which characters are white space
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 QUANTITY = r"^([1-9][0-9]*(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
@@ -50,7 +51,7 @@ Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=253)]
 Label: TypeAlias = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
 ObjectName: TypeAlias = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 Key: TypeAlias = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
-ImageReference: TypeAlias = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
+ImageReference: TypeAlias = Annotated[str, Field(min_length=1, max_length=512, pattern=PRINTABLE)]
 Quantity: TypeAlias = Annotated[
     str, Field(max_length=32, pattern=QUANTITY), BeforeValidator(_quantity), IntOrString(minimum=1)
 ]

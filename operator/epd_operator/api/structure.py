@@ -34,6 +34,7 @@ _KEYWORDS: Final = frozenset(
         "x-kubernetes-validations",
     }
 )
+_CLASS: Final = re.compile(r"\\[sSwWdDbB]")
 _NOT_RE2: Final = re.compile(r"\(\?[=!<>]|\\[1-9]|[*+?}]\+|\(\?#")
 _OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING: Final = "x-kubernetes-int-or-string"
@@ -76,6 +77,8 @@ def _lint_words(node: Mapping[str, Any], here: str, *, described: bool) -> Itera
         yield f"{here}: default null is not allowed: leave the default out"
     if (pattern := node.get("pattern")) is not None and _NOT_RE2.search(pattern):
         yield f"{here}: pattern {pattern} uses what RE2 lacks: no look-around, back-reference or possessive repeat"
+    if pattern is not None and _CLASS.search(pattern):
+        yield f"{here}: pattern {pattern} has a class that dialects read differently: spell its characters out"
     if described and not node.get("description"):
         yield f"{here}: has no description: kubectl explain shows nothing"
     if len(node.get("description", "")) > _MAX_DESCRIPTION:
