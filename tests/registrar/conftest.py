@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 import pytest
@@ -17,7 +17,7 @@ from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.pod import Pod
 from epd_workers.registrar.router import Router
 from epd_workers.registrar.state import document
-from tests.registrar.peers import Engine, Ports, free_port
+from tests.registrar.peers import Ports, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -77,6 +77,13 @@ class Smg:
         return await self.call("POST", "/v1/chat/completions", json={**CHAT, **changes})
 
 
+class Located(Protocol):
+    """An engine, whatever runs it."""
+
+    role: str
+    host: str
+
+
 class Pods:
     """The pods that a test says exist."""
 
@@ -86,7 +93,7 @@ class Pods:
         self.wake = asyncio.Event()
         self._made = 0
 
-    def add(self, engine: Engine, key: str = "k1", *, image: str = "sha256:a", name: str = "") -> Pod:
+    def add(self, engine: Located, key: str = "k1", *, image: str = "sha256:a", name: str = "") -> Pod:
         self._made += 1
         pod = Pod(
             name=name or f"demo-{engine.role}-{self._made}",
