@@ -55,11 +55,13 @@ class Builder:
         if self.store.has(image.local):
             self.progress.say(image.name, f"is built already: {image.tag}")
             return
-        arguments = ["--build-arg", f"DEPENDENCIES={image.local_dependencies}"]
         if not self.store.has(image.local_dependencies):
             self._build_dependencies(image)
         self.progress.say(image.name, f"adding our code: {image.tag}")
-        self.store.build(image.containerfile, self.root, image.local, *arguments)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="top-") as folder:
+            top = Path(folder, "Containerfile")
+            top.write_text(image.top)
+            self.store.build(top, self.root, image.local)
 
     def _build_dependencies(self, image: Recipe) -> None:
         self.store.tidy()
@@ -68,7 +70,7 @@ class Builder:
         if self.options.torch_index and image.name == "worker":
             arguments += ["--build-arg", f"TORCH_INDEX={self.options.torch_index}"]
         self.progress.say(image.name, f"installing its locked dependencies: {EXPECTED[image.name]}")
-        with tempfile.TemporaryDirectory(dir=self.store.folder, prefix="secrets-") as folder:
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="secrets-") as folder:
             secrets = self._secrets(Path(folder))
             self.store.build(image.containerfile, self.root, image.local_dependencies, *arguments, *secrets)
 

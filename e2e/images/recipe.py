@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NAMES = ("operator", "router", "worker")
 DEFAULT_REPOSITORY = "10.244.0.1:5000"
 TAG_LENGTH = 12
+SECOND_STAGE = "FROM dependencies\n"
 _SKIPPED = ("__pycache__", ".pyc")
 
 
@@ -68,6 +69,12 @@ class Recipe:
         """The name of the layers below our own code in the builder's own store."""
         return f"localhost/epd-{self.name}-dependencies:{self.dependencies}"
 
+    @property
+    def top(self) -> str:
+        """A Containerfile that adds the layer of our own code to the layers below it, already built."""
+        above = stages(self.containerfile.read_text())[1]
+        return above.replace(SECOND_STAGE, f"FROM {self.local_dependencies}\n", 1)
+
     def reference(self, repository: str) -> str:
         """The image's name in a registry."""
         return f"{repository}/epd-{self.name}:{self.tag}"
@@ -82,11 +89,13 @@ def stages(text: str) -> tuple[str, str]:
     """Split a Containerfile of two stages: the one with the dependencies (and what precedes it), the one with our code.
 
     Raises:
-        ImageError: the file has another number of stages.
+        ImageError: the file has other stages.
     """
     parts = re.split(r"^(?=FROM )", text, flags=re.MULTILINE)
-    if len(parts) != 3:
-        raise ImageError(f"a Containerfile of ours has two FROM lines, this one has {len(parts) - 1}")
+    if len(parts) != 3 or not parts[2].startswith(SECOND_STAGE):
+        raise ImageError(
+            f"a Containerfile of ours has two stages, the second {SECOND_STAGE.strip()!r}; this one has not"
+        )
     return parts[0] + parts[1], parts[2]
 
 

@@ -26,6 +26,7 @@ class Recorder(Store):
     """A store that remembers what it was asked to do; it holds what `images` names."""
 
     images: frozenset[str] = frozenset()
+    files: list[str] = field(default_factory=list)
     built: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     pushed: list[tuple[str, str, bool, bool]] = field(default_factory=list)
 
@@ -40,6 +41,7 @@ class Recorder(Store):
     @override
     def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
         self.built.append((image, options))
+        self.files.append(containerfile.read_text())
         for option in options:
             if option.startswith("id=pip.conf,src="):
                 assert Path(option.partition("src=")[2]).read_text().startswith("[global]\n")
@@ -63,7 +65,9 @@ IMAGE = recipe(ROOT, "router", Options(base="base:1"))
 def test_a_code_change_builds_the_top_layer_only(tmp_path: Path) -> None:
     made, store = builder(tmp_path, {IMAGE.local_dependencies})
     made.build(IMAGE)
-    assert store.built == [(IMAGE.local, ("--build-arg", f"DEPENDENCIES={IMAGE.local_dependencies}"))]
+    assert store.built == [(IMAGE.local, ())]
+    assert store.files[0].startswith(f"FROM {IMAGE.local_dependencies}\nCOPY workers/epd_workers")
+    assert store.files[0].count("FROM ") == 1
 
 
 def test_dependencies_are_built_first_with_secrets_of_this_machine(tmp_path: Path) -> None:

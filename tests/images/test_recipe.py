@@ -145,9 +145,10 @@ def test_copied_reads_continued_lines_and_ignores_the_target() -> None:
     assert copied("FROM x\nCOPY a b/ \\\n  c /target/\nRUN true\nCOPY d /e\n") == ("a", "b/", "c", "d")
 
 
-def test_stages_refuses_other_shapes() -> None:
-    with pytest.raises(ImageError, match="has two FROM lines, this one has 1"):
-        stages("FROM scratch\n")
+@pytest.mark.parametrize("text", ["FROM scratch\n", "FROM a\nFROM b\n", "FROM a\nFROM dependencies\nFROM c\n"])
+def test_stages_refuses_other_shapes(text: str) -> None:
+    with pytest.raises(ImageError, match="has two stages, the second 'FROM dependencies'"):
+        stages(text)
 
 
 @pytest.mark.parametrize("name", NAMES)
