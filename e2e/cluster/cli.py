@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (machine.Unfit, ValueError) as error:
         print(progress.coloured(str(error), "red"), file=sys.stderr)
         return UNFIT
+    except BrokenPipeError:  # the reader has seen enough, as with `status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return 130
@@ -133,7 +136,7 @@ def _status(arguments: argparse.Namespace) -> int:
             print(json.dumps({"kubeconfig": str(path), "up": True, "components": []}))
         return 0
     document = status.report()
-    print(json.dumps(document, indent=2) if arguments.output == "json" else status.text(document))
+    print(json.dumps(document, indent=2) if arguments.output == "json" else status.text(document), flush=True)
     return 0 if document["up"] else 1
 
 

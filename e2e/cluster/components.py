@@ -108,7 +108,11 @@ def environment() -> dict[str, str]:
 
     Proxy settings in particular must not reach them: all their traffic is between addresses of this machine.
     """
-    return {"PATH": f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin:/usr/local/sbin", "HOME": "/root", "LANG": "C.UTF-8"}
+    return {
+        "PATH": f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin:/usr/local/sbin",
+        "HOME": str(STATE),
+        "LANG": "C.UTF-8",
+    }
 
 
 def etcd() -> Component:

@@ -95,14 +95,14 @@ def test_services_of_packages_stay_down_only_while_installing(tmp_path: Path, mo
 MOUNTS = """\
 /dev/sda / ext4 rw 0 0
 overlay /var/lib/docker/overlay2/x overlay rw 0 0
-overlay /workspace overlay rw 0 0
-/dev/sdb /workspace/disk ext4 rw 0 0
+overlay /project overlay rw 0 0
+/dev/sdb /project/disk ext4 rw 0 0
 """
 
 
 @pytest.mark.parametrize(
     ("folder", "expected"),
-    [("/srv/state", "overlayfs"), ("/workspace/state", "native"), ("/workspace/disk/state", "overlayfs")],
+    [("/srv/state", "overlayfs"), ("/project/state", "native"), ("/project/disk/state", "overlayfs")],
 )
 def test_an_overlay_is_not_laid_on_an_overlay(folder: str, expected: str) -> None:
     assert machine.snapshotter(Path(folder), MOUNTS) == expected
