@@ -160,7 +160,7 @@ def run(console: Console) -> None:
 def main() -> int:
     """Entry point; the exit status is 0, 1 when a step failed, 2 when this machine cannot do it."""
     argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__).parse_args()
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=160)
     try:
         run(console)
     except Unfit as error:

@@ -149,6 +149,13 @@ def namespace(api: Kube, alone: None) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def credentials(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kubeconfig with a token of the service account and nothing else."""
+    path: Path = tmp_path_factory.mktemp("credentials") / "kubeconfig"
+    write_credentials(namespace, path)
+    return path
+
+
+def write_credentials(namespace: str, path: Path) -> None:
+    """Write the kubeconfig with a new token."""
     token = subprocess.run(
         [*access.kubectl(), "create", "token", ACCOUNT, "-n", namespace, "--duration=1h"],
         check=True,
@@ -161,10 +168,8 @@ def credentials(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Pat
         if authority:
             cluster["cluster"]["certificate-authority"] = str((access.kubeconfig().parent / authority).resolve())
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
-    path: Path = tmp_path_factory.mktemp("credentials") / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     path.chmod(0o600)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -425,11 +430,15 @@ def test_a_frozen_leader_is_replaced_and_never_writes_again(
     assert not {"created", "changed", "pruned"} & set(said)
 
 
-def test_a_leader_told_to_leave_hands_over_at_once(
-    api: Kube, namespace: str, standby: Process, start: Callable[[str], Process]
-) -> None:
-    third = start("third")
-    third.wait_for("standing by", seconds=20)
+@pytest.fixture(scope="module")
+def third(start: Callable[[str], Process], standby: Process) -> Process:
+    """A third operator, beside the second."""
+    process = start("third")
+    process.wait_for("standing by", seconds=20)
+    return process
+
+
+def test_a_leader_told_to_leave_hands_over_at_once(standby: Process, third: Process) -> None:
     standby.kill(signal.SIGTERM)
     third.wait_for("leading", seconds=4)
     assert standby.process.wait(20) == 0
@@ -437,6 +446,20 @@ def test_a_leader_told_to_leave_hands_over_at_once(
     time.sleep(2)
     assert third.metric("epd_apply_total") == 0
     assert third.metric('rest_client_requests_total{code="403"') == 0
+
+
+def test_new_credentials_are_picked_up(api: Kube, namespace: str, third: Process, credentials: Path) -> None:
+    """A new service account of the same name makes every old token worthless."""
+    api.delete("v1", "ServiceAccount", namespace, ACCOUNT)
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT, "namespace": namespace}})
+    write_credentials(namespace, credentials)
+    until("a refusal", lambda: third.metric('rest_client_requests_total{code="401"') > 0, seconds=30)
+    api.delete("v1", "Service", namespace, "demo")
+    until("the child", lambda: api.get("v1", "Service", namespace, "demo"), seconds=20)
+    assert third.process.poll() is None
+    refused = third.metric('rest_client_requests_total{code="401"')
+    time.sleep(4)
+    assert third.metric('rest_client_requests_total{code="401"') == refused
 
 
 def test_every_write_was_made_by_the_holder_of_the_lease(namespace: str, standby: Process) -> None:

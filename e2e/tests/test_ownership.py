@@ -36,6 +36,12 @@ def children(kube: Kube, namespace: str, name: str) -> dict[tuple[str, str], Obj
     }
 
 
+def settled(kube: Kube, namespace: str, name: str) -> None:
+    """Wait until every child exists: the router's Deployment is applied last."""
+    last = ("Deployment", f"{name}-router")
+    until("the children", lambda: last in children(kube, namespace, name), seconds=SOON)
+
+
 @pytest.fixture(scope="module")
 def unscheduled(operator: Kube, new_namespace: Callable[[str], str]) -> Object:
     """A deployment whose children exist but whose pods find no node: nothing here needs them to run."""
@@ -44,7 +50,7 @@ def unscheduled(operator: Kube, new_namespace: Callable[[str], str]) -> Object:
     for role in deployment["spec"]["roles"].values():
         role.setdefault("pod", {})["nodeSelector"] = {"e2e": "nowhere"}
     operator.apply(deployment)
-    until("the children", lambda: len(children(operator, namespace, "owned")) >= 12, seconds=SOON)
+    settled(operator, namespace, "owned")
     return deployment
 
 
@@ -147,7 +153,7 @@ def test_a_leftover_of_ours_is_pruned(operator: Kube, unscheduled: Object) -> No
         if kind == "RoleBinding":
             stray["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "owned-stray"}
         if kind == "ControllerRevision":
-            stray["revision"] = 1
+            stray |= {"revision": 1, "data": {"none": True}}
         operator.apply(stray)
 
     def strays() -> list[str]:
@@ -204,7 +210,7 @@ def start(kube: Kube, namespace: str, name: str) -> None:
     for role in deployment["spec"]["roles"].values():
         role.setdefault("pod", {})["nodeSelector"] = {"e2e": "nowhere"}
     kube.apply(deployment)
-    until("the children", lambda: len(children(kube, namespace, name)) >= 12, seconds=SOON)
+    settled(kube, namespace, name)
 
 
 def test_delete_with_the_operator_running(operator: Kube, new_namespace: Callable[[str], str]) -> None:

@@ -12,9 +12,11 @@ import json
 import os
 import re
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -107,6 +109,55 @@ class Pods:
         )
 
 
+class Link:
+    """The network between the registrar and the API server; when cut, it swallows everything and closes nothing."""
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext) -> None:
+        self.port = free_port()
+        self._target = (host, port)
+        self._tls = tls
+        self._open = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._open.set()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+
+    def cut(self) -> None:
+        self._open.clear()
+
+    def restore(self) -> None:
+        """Let new connections through; those from before the cut stay mute, as behind a router that lost its table."""
+        self._open = asyncio.Event()
+        self._open.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        allowed = self._open
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await allowed.wait()
+            upstream, up_writer = await asyncio.open_connection(*self._target, ssl=self._tls)
+            await asyncio.gather(self._copy(reader, up_writer, allowed), self._copy(upstream, writer, allowed))
+        writer.close()
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
+        while data := await source.read(65536):
+            await allowed.wait()
+            sink.write(data)
+            await sink.drain()
+        sink.close()
+
+
 class Registrar:
     """The registrar program."""
 
@@ -180,8 +231,9 @@ class Registrar:
 class World:
     """Router, registrar, pods and their engines."""
 
-    def __init__(self, smg: Smg, registrar: Registrar, pods: Pods) -> None:
+    def __init__(self, smg: Smg, registrar: Registrar, pods: Pods, link: Link) -> None:
         self.smg = smg
+        self.link = link
         self.registrar = registrar
         self.pods = pods
         self.engines: list[Engine] = []
@@ -204,35 +256,32 @@ class World:
         return found
 
 
-def registrar_kubeconfig(kube: Kube, namespace: str, folder: Path) -> Path:
-    """A kubeconfig with the rights that the plan gives a registrar, and no more."""
+def registrar_token(kube: Kube, namespace: str) -> str:
+    """A token with the rights that the plan gives a registrar, and no more."""
     meta = {"name": "demo-router", "namespace": namespace}
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
     subject = {"kind": "ServiceAccount", "name": "demo-router", "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "demo-router"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "demo-router"}
     rbac = "rbac.authorization.k8s.io/v1"
     kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
     kube.apply({"apiVersion": rbac, "kind": "Role", "metadata": meta, "rules": rules})
-    kube.apply(
-        {"apiVersion": rbac, "kind": "RoleBinding", "metadata": meta, "roleRef": reference, "subjects": [subject]}
-    )
+    kube.apply({"apiVersion": rbac, "kind": "RoleBinding", "metadata": meta, "roleRef": role, "subjects": [subject]})
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/demo-router/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    token = kube.dynamic.request("post", path, body=body).status.token
-    settings = kube.api.configuration
+    return str(kube.dynamic.request("post", path, body=body).status.token)
+
+
+def write_kubeconfig(file: Path, server: str, token: str) -> None:
+    """A kubeconfig of one user at one server."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "registrar",
         "contexts": [{"name": "registrar", "context": {"cluster": "cluster", "user": "registrar"}}],
-        "clusters": [
-            {"name": "cluster", "cluster": {"server": settings.host, "certificate-authority": settings.ssl_ca_cert}}
-        ],
+        "clusters": [{"name": "cluster", "cluster": {"server": server}}],
         "users": [{"name": "registrar", "user": {"token": token}}],
     }
-    file = folder / "kubeconfig"
     file.write_text(json.dumps(config))
-    return file
 
 
 @pytest.fixture(scope="module")
@@ -242,20 +291,26 @@ def namespace(new_namespace: Callable[[str], str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(kube: Kube, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def token(kube: Kube, namespace: str) -> str:
     """The registrar's rights in that namespace."""
-    return registrar_kubeconfig(kube, namespace, tmp_path_factory.mktemp("registrar"))
+    return registrar_token(kube, namespace)
 
 
 @pytest.fixture
-async def world(kube: Kube, namespace: str, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[World]:
+async def world(kube: Kube, namespace: str, token: str, tmp_path: Path) -> AsyncIterator[World]:
     """Everything running, without a pod."""
     ports = Ports()
+    settings = kube.api.configuration
+    server = urlsplit(settings.host)
+    tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+    link = Link(str(server.hostname), server.port or 443, tls)
+    write_kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{link.port}", token)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
         smg = Smg(tmp_path, session)
-        registrar = Registrar(smg, kubeconfig, namespace, ports, tmp_path / "registrar.log")
-        world = World(smg, registrar, Pods(kube, namespace, ports))
+        registrar = Registrar(smg, tmp_path / "kubeconfig", namespace, ports, tmp_path / "registrar.log")
+        world = World(smg, registrar, Pods(kube, namespace, ports), link)
         try:
+            await link.start()
             await smg.start()
             await registrar.start()
             yield world
@@ -266,6 +321,7 @@ async def world(kube: Kube, namespace: str, kubeconfig: Path, tmp_path: Path) ->
                 await smg.stop()
             for engine in world.engines:
                 await engine.stop()
+            await link.stop()
             await world.pods.finish_all()
 
 
@@ -357,6 +413,23 @@ async def test_pods_that_change_while_the_registrar_is_away(world: World) -> Non
 
     await world.registrar.until(left)
     assert decode.url != other.url
+
+
+async def test_pods_that_change_while_the_api_server_cannot_be_reached(world: World) -> None:
+    _, decode = await world.pair()
+    world.link.cut()
+    other = await world.engine("decode")
+    await world.pods.create("decode-1", other)
+    await world.pods.delete("decode-0")
+    await world.pods.finish("decode-0")
+    await asyncio.sleep(15)
+    assert await world.registrar.states() == {"prefill-0": "ready", "decode-0": "ready"}, "what is known stays"
+    assert (await world.smg.chat())[0] == 200
+    world.link.restore()
+    await world.registrar.until_states(seconds=30, prefill_0="ready", decode_1="ready")
+    decode.requests.clear()
+    assert (await world.smg.chat())[0] == 200
+    assert (len(decode.requests), len(other.requests)) == (0, 1)
 
 
 async def test_encoders_come_and_go(world: World) -> None:

@@ -91,6 +91,11 @@ class Effective:
     router: EffectiveRouter
     network_policy: bool
 
+    @property
+    def longest_grace_seconds(self) -> int:
+        """The longest time any role gives its running requests to end."""
+        return max(role.grace_seconds for role in self.roles.values())
+
     def published(self) -> dict[str, Any]:
         """The part that `status.effective` shows."""
         return {

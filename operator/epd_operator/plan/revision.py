@@ -119,6 +119,7 @@ def _router_inputs(document: DeepSeekV41Deployment, effective: Effective) -> dic
         "apiKeySecret": _written(router.api_key_secret),
         "bootstrapPort": effective.bootstrap_port,
         "singleWorker": single_worker(effective),
+        "drainSeconds": effective.longest_grace_seconds,
     }
 
 

@@ -28,8 +28,6 @@ _API_KEY_PATH = "/api-key"
 
 PRE_STOP_SECONDS: Final = 7
 """Time for endpoints and load balancers to forget a pod before it stops accepting."""
-DRAIN_SECONDS: Final = 180
-"""Longest time that running requests get once the router was told to stop."""
 _EXIT_MARGIN_SECONDS: Final = 15
 
 
@@ -69,7 +67,9 @@ def pod_template(scope: Scope) -> dict[str, Any]:
             "enableServiceLinks": False,
             "serviceAccountName": names.router(scope.name),
             "securityContext": security.pod_security(),
-            "terminationGracePeriodSeconds": PRE_STOP_SECONDS + DRAIN_SECONDS + _EXIT_MARGIN_SECONDS,
+            "terminationGracePeriodSeconds": PRE_STOP_SECONDS
+            + scope.effective.longest_grace_seconds
+            + _EXIT_MARGIN_SECONDS,
             "topologySpreadConstraints": [spread],
             "initContainers": [_draw_key(image)],
             "containers": [_router(scope, image), _registrar(scope, image)],
@@ -89,15 +89,17 @@ def flags(scope: Scope) -> list[str]:
         "prometheus-host": "0.0.0.0",
         "prometheus-port": names.ROUTER_METRICS_PORT,
         "request-timeout-secs": router.request_timeout_seconds,
-        "shutdown-grace-period-secs": DRAIN_SECONDS,
+        # Not shorter than the engines': a stream that they would finish is not cut on its way.
+        "shutdown-grace-period-secs": scope.effective.longest_grace_seconds,
         # The router's own defaults find a dead worker after three minutes and a new one after half a minute.
         "health-check-interval-secs": 2,
         "health-check-timeout-secs": 5,
         "health-failure-threshold": 3,
         "health-success-threshold": 2,
         "worker-startup-check-interval": 1,
-        # The registrar registers pods that are Ready, and tries again: a job must not outlive its pod.
-        "worker-startup-timeout-secs": 60,
+        # The registrar registers pods that are Ready, and tries again. A registration that outlived its pod would
+        # end up with whoever gets the pod's address next.
+        "worker-startup-timeout-secs": 10,
         # Below the keep-alive of the engines (5 s), or a request is sent into a connection that closes.
         "upstream-pool-idle-timeout-secs": 3,
         **_retries(single=single_worker(scope.effective)),
