@@ -73,6 +73,7 @@ class Builder:
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="secrets-") as folder:
             secrets = self._secrets(Path(folder))
             self.store.build(image.containerfile, self.root, image.local_dependencies, *arguments, *secrets)
+        self.store.prune(image.name)
 
     @staticmethod
     def _secrets(folder: Path) -> list[str]:

@@ -21,6 +21,8 @@ OWN_IMAGES = (
     "Or build the images elsewhere (docker build -f images/operator.Containerfile .), push them to a registry, "
     "and name them in the chart's values (images.operator, images.router, images.worker)."
 )
+KEPT = 2
+"""Sets of dependencies per image; two, so that going back and forth between two branches builds nothing."""
 DRIVERS: tuple[tuple[str, ...], ...] = (
     ("--storage-driver", "overlay"),
     ("--storage-driver", "overlay", "--storage-opt", "overlay.mount_program=/usr/bin/fuse-overlayfs"),
@@ -69,6 +71,19 @@ class Store:
             ImageError: buildah failed.
         """
         run(self.argv("rm", "--all"), self.log)
+
+    def prune(self, name: str) -> None:
+        """Remove an image's old layers: all but the two newest sets of dependencies, and what was built on them.
+
+        Raises:
+            ImageError: buildah failed.
+        """
+        argv = self.argv("images", "--noheading", "--format", "{{.Name}}:{{.Tag}}")
+        listed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
+        below = [image for image in listed if image.startswith(f"localhost/epd-{name}-dependencies:")]
+        tops = [image for image in listed if image.startswith(f"localhost/epd-{name}:")]
+        if old := below[KEPT:]:
+            run(self.argv("rmi", "--force", *tops, *old), self.log)
 
     def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
         """Build one stage into one layer.

@@ -39,6 +39,10 @@ class Recorder(Store):
         self.built.append(("tidied", ()))
 
     @override
+    def prune(self, name: str) -> None:
+        self.built.append((f"pruned {name}", ()))
+
+    @override
     def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
         self.built.append((image, options))
         self.files.append(containerfile.read_text())
@@ -73,7 +77,12 @@ def test_a_code_change_builds_the_top_layer_only(tmp_path: Path) -> None:
 def test_dependencies_are_built_first_with_secrets_of_this_machine(tmp_path: Path) -> None:
     made, store = builder(tmp_path, set())
     made.build(IMAGE)
-    assert [image for image, _ in store.built] == ["tidied", IMAGE.local_dependencies, IMAGE.local]
+    assert [image for image, _ in store.built] == [
+        "tidied",
+        IMAGE.local_dependencies,
+        "pruned router",
+        IMAGE.local,
+    ]
     options = store.built[1][1]
     assert options[:4] == ("--target", "dependencies", "--build-arg", "BASE=base:1")
     assert not any("--env" in option for option in options)
@@ -156,6 +165,29 @@ def test_the_first_driver_that_works_is_remembered(
     tried = log.read_text()
     assert open_store(tmp_path / "images") == store
     assert log.read_text() == tried
+
+
+LISTING = """#!/bin/sh
+case "$*" in
+*images*) printf '%s\\n' localhost/epd-router:3 localhost/epd-router-dependencies:c \\
+    localhost/epd-worker-dependencies:a localhost/epd-router-dependencies:b localhost/epd-router:1 localhost/epd-router-dependencies:a ;;
+*) echo "$@" >>{log} ;;
+esac
+"""
+
+
+def test_prune_keeps_two_sets_of_dependencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, log = tmp_path / "bin" / "buildah", tmp_path / "log"
+    program.parent.mkdir()
+    program.write_text(LISTING.format(log=log))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    store = Store(tmp_path, DRIVERS[2])
+    store.prune("worker")
+    assert not log.exists()
+    store.prune("router")
+    removed = log.read_text().partition("rmi --force ")[2].split()
+    assert removed == ["localhost/epd-router:3", "localhost/epd-router:1", "localhost/epd-router-dependencies:a"]
 
 
 def test_no_driver_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
