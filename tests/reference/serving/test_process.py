@@ -1,0 +1,132 @@
+"""The program itself: start, kill, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from tests.reference.serving.conftest import CHAT, HOST, Fleet, chat
+from tests.reference.serving.test_router import free_ports, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+LONG = chat("go on", max_tokens=2000, ignore_eos=True)
+
+
+@dataclass
+class Program:
+    """One running ``epd-reference``."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    bootstrap: int
+    session: aiohttp.ClientSession
+
+    async def post(self, **fields: object) -> tuple[int, str]:
+        async with self.session.post(f"http://{HOST}:{self.port}{CHAT}", json=LONG | fields) as answer:
+            return answer.status, await answer.text()
+
+    async def ready(self) -> bool:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with self.session.get(f"http://{HOST}:{self.port}/ready") as answer:
+                return answer.status == 200
+        return False
+
+    async def busy(self) -> bool:
+        async with self.session.get(f"http://{HOST}:{self.port}/v1/loads") as answer:
+            load = (await answer.json())["loads"][0]
+            return bool(load["num_total_reqs"] or load["num_used_tokens"])
+
+
+@pytest.fixture
+async def program(fleet: Fleet) -> AsyncIterator[Callable[..., Awaitable[Program]]]:
+    started: list[Program] = []
+
+    async def start(role: str, *flags: str) -> Program:
+        port, bootstrap, encoders = free_ports(3)
+        words = ["--role", role, "--port", str(port), "--bootstrap-port", str(bootstrap), *flags]
+        words += ["--encoder-bootstrap-port", str(encoders)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "epd_workers.reference.main", *words, env=os.environ | {"POD_NAME": role}
+        )
+        made = Program(process, port, bootstrap, fleet.session)
+        started.append(made)
+        await wait_for(made.ready, 100)
+        return made
+
+    yield start
+    for made in started:
+        with contextlib.suppress(ProcessLookupError):
+            made.process.kill()
+        await made.process.wait()
+
+
+async def test_sigterm_drains_and_exits_0(program: Callable[..., Awaitable[Program]]) -> None:
+    server = await program("aggregated", "--drain-timeout", "60")
+    running = asyncio.create_task(server.post(max_tokens=300))
+    await wait_for(server.busy)
+    server.process.send_signal(signal.SIGTERM)
+
+    async def draining() -> bool:
+        return not await server.ready()
+
+    await wait_for(draining)
+    assert (await server.post())[0] == 503
+    assert (await running)[0] == 200
+    assert await asyncio.wait_for(server.process.wait(), 20) == 0
+
+
+@pytest.mark.nightly
+async def test_a_second_sigterm_ends_the_draining(program: Callable[..., Awaitable[Program]]) -> None:
+    server = await program("aggregated", "--drain-timeout", "600")
+    running = asyncio.create_task(server.post(max_tokens=8000))
+    await wait_for(server.busy)
+    for _ in range(2):
+        server.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+    assert await asyncio.wait_for(server.process.wait(), 20) == 0
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.nightly
+async def test_killed_processes_leave_nothing_behind_in_their_peers(
+    program: Callable[..., Awaitable[Program]], fleet: Fleet
+) -> None:
+    wide = ("--context-length", "8192", "--handshake-timeout", "3")
+    prefill, decode = await asyncio.gather(program("prefill", *wide), program("decode", *wide))
+    survivor_prefill, survivor_decode = await asyncio.gather(program("prefill", *wide), program("decode", *wide))
+
+    def meeting(server: Program) -> dict[str, object]:
+        room = fleet.rng.getrandbits(62)
+        return {"bootstrap_host": HOST, "bootstrap_port": server.bootstrap, "bootstrap_room": room}
+
+    async def race(first: Program, second: Program, victim: Program, after: float) -> list[object]:
+        fields = meeting(first) | {"messages": [{"role": "user", "content": "x" * 6000}], "max_tokens": 500}
+        tasks = [asyncio.create_task(server.post(**fields)) for server in (first, second)]
+        await asyncio.sleep(after)
+        victim.process.kill()
+        return list(await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30))
+
+    results = await race(prefill, survivor_decode, prefill, 0.5)
+    assert isinstance(results[0], aiohttp.ClientError)
+    assert isinstance(results[1], tuple)
+    assert results[1][0] in {200, 500}
+    results = await race(survivor_prefill, decode, decode, 0.5)
+    assert isinstance(results[1], aiohttp.ClientError)
+
+    async def idle() -> bool:
+        return not (await survivor_prefill.busy() or await survivor_decode.busy())
+
+    await wait_for(idle, 20)
+    fields = meeting(survivor_prefill) | {"max_tokens": 5}
+    answers = await asyncio.gather(*(server.post(**fields) for server in (survivor_prefill, survivor_decode)))
+    assert [status for status, _ in answers] == [200, 200]
