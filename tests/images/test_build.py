@@ -167,10 +167,16 @@ def test_the_first_driver_that_works_is_remembered(
     assert log.read_text() == tried
 
 
+NEWEST_FIRST = """localhost/epd-router:3
+localhost/epd-router-dependencies:c
+localhost/epd-worker-dependencies:a
+localhost/epd-router-dependencies:b
+localhost/epd-router:1
+localhost/epd-router-dependencies:a
+"""
 LISTING = """#!/bin/sh
 case "$*" in
-*images*) printf '%s\\n' localhost/epd-router:3 localhost/epd-router-dependencies:c \\
-    localhost/epd-worker-dependencies:a localhost/epd-router-dependencies:b localhost/epd-router:1 localhost/epd-router-dependencies:a ;;
+*images*) cat {listing} ;;
 *) echo "$@" >>{log} ;;
 esac
 """
@@ -179,7 +185,8 @@ esac
 def test_prune_keeps_two_sets_of_dependencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, log = tmp_path / "bin" / "buildah", tmp_path / "log"
     program.parent.mkdir()
-    program.write_text(LISTING.format(log=log))
+    (tmp_path / "listing").write_text(NEWEST_FIRST)
+    program.write_text(LISTING.format(log=log, listing=tmp_path / "listing"))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     store = Store(tmp_path, DRIVERS[2])
