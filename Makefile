@@ -39,14 +39,14 @@ check: $(STAMP) ## lint, types, import contracts, generated files up to date
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
-	@$(PY) -m e2e.generated --check
+	@$(PY) docs/generate.py --check
 
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-generate: $(STAMP) ## write the generated files anew (CRD, install manifests)
-	@$(PY) -m e2e.generated
+generate: $(STAMP) ## write the generated files anew (CRD, reference pages)
+	@$(PY) docs/generate.py
 
 cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
 	@$(PY) -m e2e.cluster up
