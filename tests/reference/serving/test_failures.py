@@ -256,6 +256,34 @@ async def test_a_draining_server_finishes_but_takes_nothing_new(fleet: Fleet) ->
     await fleet.idle()
 
 
+async def test_a_refusing_prefill_fails_its_decode_at_once(fleet: Fleet) -> None:
+    prefill, decode = await fleet.start("prefill"), await fleet.start("decode")
+    other = await fleet.start("prefill")
+    holding = asyncio.create_task(prefill.post(CHAT, chat("x") | fleet.meeting(prefill)))
+    await until_busy(prefill)
+    stopping = asyncio.create_task(prefill.server.stop(5))
+    started = time.monotonic()
+    first, second = await fleet.pair(prefill, decode, chat("x"))
+    assert (first.status, first.code) == (503, "draining")
+    assert (second.status, second.message.endswith("this server is draining and takes no requests")) == (500, True)
+    assert time.monotonic() - started < 0.9
+    assert (await holding).status == 500
+    assert await stopping
+    fleet.running.remove(prefill)
+    await works(fleet, other, decode)
+
+
+async def test_a_client_that_stops_reading_is_cut(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epd_workers.reference.serving.reply.SLOW_CLIENT_SECONDS", 0.3)
+    server = await fleet.start("aggregated", *ROOMY)
+    body = LONG | {"stream": True, "logprobs": True, "top_logprobs": 20}
+    async with server.session.post(server.url + CHAT, json=body) as answer:
+        assert answer.status == 200
+        await server.idle(20)
+    (record,) = (await server.get("/v1/requests")).body["requests"]
+    assert (record["status"], record["error"]) == (499, "the client went away or stopped reading")
+
+
 async def test_a_drain_ends_in_time_and_cuts_what_is_left(fleet: Fleet) -> None:
     server = await fleet.start("aggregated", *ROOMY)
     running = asyncio.create_task(server.post(CHAT, LONG))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from epd_workers.reference.engine.request import Handover, InvalidRequest, Prompt, Step
 from epd_workers.reference.model.interface import LayoutMismatch
 from epd_workers.reference.serving.errors import invalid
-from epd_workers.reference.serving.runner import Answer, Assignment, Queues, load_prompt
+from epd_workers.reference.serving.runner import Answer, Assignment, LoneRunner, load_prompt
 from epd_workers.reference.transfer.errors import DuplicateRoomError, TransferError
 from epd_workers.reference.transfer.route import base_url, find
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FAKE_FIRST_TOKEN = ord(" ")
 
 
-class DecodeRunner:
+class DecodeRunner(LoneRunner):
     """Serves the decode half of jobs.
 
     It never looks at images nor counts prompt tokens itself: both are in what the prefill hands over.
@@ -39,7 +39,7 @@ class DecodeRunner:
         session: aiohttp.ClientSession,
         bootstrap_port: int,
     ) -> None:
-        self.queues = Queues()
+        super().__init__()
         self._engine = engine
         self._model = model
         self._receiver = receiver

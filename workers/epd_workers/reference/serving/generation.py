@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from epd_workers.reference.serving.record import RecordBook
     from epd_workers.reference.serving.runner import Runner
     from epd_workers.reference.serving.vision import Vision
+
+log = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 MAX_NAME = 256
@@ -112,11 +115,16 @@ class Generation:
     async def _answer(
         self, request: web.Request, body: Body, work: Work, form: Callable[[Record], Format]
     ) -> web.StreamResponse:
-        with self.admission.admit(len(work.jobs)):
-            record = new_record(request, body.rid, work.jobs[0].rendezvous)
-            self.records.add(record)
-            with self._watched(record):
-                return await self._run(request, body.stream, work, form(record), record)
+        try:
+            with self.admission.admit(len(work.jobs)):
+                record = new_record(request, body.rid, work.jobs[0].rendezvous)
+                self.records.add(record)
+                with self._watched(record):
+                    return await self._run(request, body.stream, work, form(record), record)
+        except Exception as error:
+            for job in work.jobs:
+                self.runner.abandon(job, str(translate(error)))
+            raise
 
     async def _run(
         self, request: web.Request, stream: bool, work: Work, form: Format, record: Record
@@ -146,8 +154,9 @@ class Generation:
         try:
             yield
         except asyncio.CancelledError:
-            record.finish(CLIENT_GONE, "the client went away")
-            self.metrics.aborted()
+            if not record.status:
+                record.finish(CLIENT_GONE, "the client went away")
+                self.metrics.aborted()
             raise
         except Exception as error:
             self._failed(record, error)
@@ -163,6 +172,8 @@ class Generation:
             return
         known = translate(error)
         record.finish(known.status, str(known))
+        if known.status >= 500:
+            log.warning("request %s failed with %d: %s", record.id, known.status, known)
         if isinstance(error, TransferError):
             self.metrics.transfer_failed()
 

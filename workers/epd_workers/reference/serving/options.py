@@ -60,7 +60,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("port", 30000, "HTTP port", high=65535),
         Flag("served-model-name", "reference", "the model name that clients ask for"),
         Flag("advertise-host", None, "address that peers reach this server at (default: $POD_IP, else --host)"),
-        Flag("max-body-bytes", 64 << 20, "largest request body", 1 << 10),
+        Flag("max-body-bytes", 32 << 20, "largest request body", 1 << 10),
         Flag("drain-timeout", 45.0, "seconds that requests may go on after SIGTERM"),
     ),
     "engine": (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.engine.engine import Engine
     from epd_workers.reference.engine.request import Handover, Step
     from epd_workers.reference.serving.vision import LoadedPrompt
-    from epd_workers.reference.serving.work import Rendezvous
+    from epd_workers.reference.serving.work import Job, Rendezvous
     from epd_workers.reference.transfer.room import Room
     from epd_workers.reference.transfer.sender import PageServer
 
@@ -44,6 +44,11 @@ class PrefillRunner:
         else:
             loaded, handover = await self._transfer(assignment, rendezvous)
         yield Answer(loaded.prompt.token_ids, _only(handover.first))
+
+    def abandon(self, job: Job, message: str) -> None:
+        """See `Runner`."""
+        if job.rendezvous is not None and not job.rendezvous.fake:
+            self._pages.refuse(job.rendezvous.room, message)
 
     async def _transfer(self, assignment: Assignment, rendezvous: Rendezvous) -> tuple[LoadedPrompt, Handover]:
         leg = assignment.leg

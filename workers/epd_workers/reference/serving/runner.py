@@ -50,6 +50,9 @@ class Runner(Protocol):
     def answer(self, assignment: Assignment) -> AbstractAsyncContextManager[Answer]:
         """Answer one job."""
 
+    def abandon(self, job: Job, message: str) -> None:
+        """Let whoever waits for a job's other half know that it failed, perhaps before it was begun."""
+
 
 class Queues:
     """How many jobs are at each point of a transfer."""
@@ -85,11 +88,21 @@ async def load_prompt(assignment: Assignment) -> LoadedPrompt:
     return loaded
 
 
-class AggregatedRunner:
+class LoneRunner:
+    """A role that no other server waits for."""
+
+    def __init__(self) -> None:
+        self.queues = Queues()
+
+    def abandon(self, job: Job, message: str) -> None:
+        """Do nothing: a failure here is seen by the client alone."""
+
+
+class AggregatedRunner(LoneRunner):
     """Encodes, prefills and decodes in one process."""
 
     def __init__(self, engine: Engine) -> None:
-        self.queues = Queues()
+        super().__init__()
         self._engine = engine
 
     @contextlib.asynccontextmanager

@@ -100,6 +100,15 @@ class PageServer:
         finally:
             del self._rooms[number]
 
+    def refuse(self, number: int, message: str) -> None:
+        """Tell the decode server of a room, waiting or to come, that its request was not taken on."""
+        if number in self._rooms:
+            return
+        self._remember(number, message)
+        early = self._early.pop(number, None)
+        if early is not None:
+            early.set_exception(TransferError(message))
+
     def _remember(self, number: int, message: str) -> None:
         # A decode that comes later learns at once what happened instead of waiting for its deadline.
         self._failures[number] = (time.monotonic() + REMEMBER_FAILURE_SECONDS, message)
