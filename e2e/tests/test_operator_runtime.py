@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -58,9 +59,12 @@ class Process:
         return found
 
     def get(self, port: str, path: str) -> str:
-        """GET from one of its ports."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[port]}{path}", timeout=5) as response:
-            return str(response.read().decode())
+        """GET from one of its ports, whatever the status."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[port]}{path}", timeout=5) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            return str(error.read().decode())
 
     def metric(self, name: str) -> float:
         """Sum over a metric's series; `name` may end inside the labels."""

@@ -169,15 +169,42 @@ async def test_overload_beyond_the_budget_is_an_error() -> None:
         assert caught.value.retry_after == 600
 
 
-async def test_refused_credentials_are_read_again_once() -> None:
-    async with serve() as (server, _, cluster):
+async def test_an_expired_token_is_replaced_for_everybody_and_the_session_stays() -> None:
+    async with serve() as (server, connection, cluster):
         server.tokens = ["expired", "fresh"]
         server.script = [status(401, "Unauthorized"), page(["a"])]
+        connection._credential._clock = iter(range(0, 1000, 2)).__next__  # time passes
         await cluster.list(DEPLOYMENT)
         assert [r.headers["Authorization"] for r in server.asked] == ["Bearer expired", "Bearer fresh"]
-        server.script = [status(401, "Unauthorized"), status(401, "Unauthorized")]
-        with pytest.raises(Unauthorized):
-            await cluster.list(DEPLOYMENT)
+        url, session = await connection.open()
+        server.tokens.append("fresher")
+        server.script = [status(401, "Unauthorized")]
+        async with session.get(f"{url}/apis/apps/v1/deployments?watch=true") as response:
+            assert response.status == 200
+        assert server.asked[-1].headers["Authorization"] == "Bearer fresher"
+        assert (await connection.open())[1] is session
+
+
+async def test_credentials_that_stay_wrong_are_an_error_and_are_not_read_without_end() -> None:
+    async with serve() as (server, _, cluster):
+        server.script = [status(401, "Unauthorized") for _ in range(20)]
+        for _ in range(5):
+            with pytest.raises(Unauthorized):
+                await cluster.list(DEPLOYMENT)
+        assert len(server.asked) == 5
+        assert server.loads <= 6
+
+
+async def test_a_new_server_or_certificate_makes_a_new_session_and_spares_the_streams() -> None:
+    async with serve() as (server, connection, _), serve() as (other, _, _):
+        _, before = await connection.open()
+        assert not await connection.renew()
+        server.url = other.url
+        assert await connection.renew()
+        url, after = await connection.open()
+        assert (url, after is before, before.closed) == (other.url, False, False)
+        await connection.close()
+        assert before.closed
 
 
 async def test_a_session_closed_by_kopf_is_replaced() -> None:

@@ -46,7 +46,13 @@ class Cluster(Protocol):
         """All objects that match, and the resourceVersion of the list."""
 
     def watch(
-        self, kind: Kind, namespace: str | None = None, *, fields: str = "", version: str = ""
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        fields: str = "",
+        version: str = "",
+        silence: float = SILENCE_SECONDS,
     ) -> AsyncIterator[tuple[str, Object]]:
         """Changes after `version`."""
 
@@ -83,7 +89,7 @@ class HttpCluster:
     """`Cluster` over the shared session.
 
     Every method raises a leaf of the tree in `kube.error`; 429 answers are waited out as the server asks, within
-    `THROTTLE_BUDGET`, and a 401 is answered once by reading the credentials again.
+    `THROTTLE_BUDGET`, and after a 401 the call is repeated once when there is another certificate to try with.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -124,19 +130,25 @@ class HttpCluster:
             params["continue"] = metadata["continue"]
 
     async def watch(
-        self, kind: Kind, namespace: str | None = None, *, fields: str = "", version: str = ""
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        fields: str = "",
+        version: str = "",
+        silence: float = SILENCE_SECONDS,
     ) -> AsyncIterator[tuple[str, Object]]:
         """Yield `(type, object)` until the server ends the stream; bookmarks are yielded like changes.
 
         Raises:
             Gone: `version` is too old; list again.
-            Transport: the stream broke, or was silent for `SILENCE_SECONDS`.
+            Transport: the stream broke, or was silent for `silence` seconds.
         """
         path = kind.path(namespace)
         params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         params |= {"fieldSelector": fields} if fields else {}
         params |= {"resourceVersion": version} if version else {}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         base, session = await self._connection.open()
         call = f"WATCH {path}"
         try:
@@ -225,10 +237,9 @@ class HttpCluster:
                 budget -= error.retry_after
                 await asyncio.sleep(error.retry_after)
             except Unauthorized:
-                if renewed:
+                if renewed or not await self._connection.renew():
                     raise
                 renewed = True
-                await self._connection.renew()
 
     async def _once(
         self,

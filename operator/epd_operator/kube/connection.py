@@ -61,6 +61,7 @@ class Connection:
         self._observe = observe
         self._foreign = foreign
         self._session: aiohttp.ClientSession | None = None
+        self._retired: list[aiohttp.ClientSession] = []
         self._server: Server | None = None
 
     async def open(self) -> tuple[str, aiohttp.ClientSession]:
@@ -82,25 +83,46 @@ class Connection:
         assert self._server is not None
         return self._server.url, self._session
 
-    async def renew(self) -> None:
-        """Read the credentials again and drop the session made with the old ones."""
+    async def renew(self) -> bool:
+        """Read the credentials again; True when that led to another server or certificate, and so to a new session.
+
+        The old session stays open for the streams on it: closing it under them would leave them waiting for good.
+        """
         await self._credential.reload()
-        await self.close()
+        server = await self._credential.server()
+        if self._server is None or self._server.fingerprint == server.fingerprint:
+            return False
+        if self._session is not None:
+            self._retired.append(self._session)
+            self._session = None
+        return True
 
     async def close(self) -> None:
-        """Close the session; the next `open` makes a new one."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close everything; the next `open` makes a new session."""
+        for session in (*self._retired, self._session):
+            if session is not None:
+                await session.close()
+        self._retired.clear()
+        self._session = None
 
     async def _each_request(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
         if request.method not in READ_METHODS and fenced.get() and not self._may_write():
             raise LeadershipLost(f"{request.method} {request.url.path} refused: the lease is no longer held")
-        authorization = await self._credential.header()
-        if authorization is not None:
-            request.headers["Authorization"] = authorization
         if self._server is not None and self._server.tls_name:
             request.server_hostname = self._server.tls_name
+        authorization = await self._credential.header()
+        response = await self._send(request, send, authorization)
+        if response.status == 401 and await self._credential.replaced(authorization):
+            # Answered here, an expired token reaches neither our callers nor kopf, which would close the session.
+            response.release()
+            response = await self._send(request, send, await self._credential.header())
+        if not ours.get() and request.method == "GET" and response.status < 400:
+            self._foreign(request.url.path, "watch" in request.url.query)
+        return response
+
+    async def _send(self, request: ClientRequest, send: ClientHandlerType, authorization: str | None) -> ClientResponse:
+        if authorization is not None:
+            request.headers["Authorization"] = authorization
         started = time.perf_counter()
         status = 0
         try:
@@ -108,6 +130,4 @@ class Connection:
             status = response.status
         finally:
             self._observe(request.method, request.url.path, status, time.perf_counter() - started)
-        if not ours.get() and request.method == "GET" and status < 400:
-            self._foreign(request.url.path, "watch" in request.url.query)
         return response

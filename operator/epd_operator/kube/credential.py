@@ -8,6 +8,7 @@ that into a TLS context and an `Authorization` header.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ssl
 import time
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS: Final = 30.0
 """How old a header may be before its source is asked again: tokens rotate on disk well before they expire."""
+
+REFUSED_SECONDS: Final = 1.0
+"""Shortest pause between two readings of refused credentials."""
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -36,12 +40,14 @@ class Server:
         tls: None for plain http.
         tls_name: name expected in the certificate when it is not the host's.
         proxy: proxy address, or None.
+        fingerprint: changes when anything above does, the contents of certificate files included.
     """
 
     url: str
     tls: ssl.SSLContext | None
     tls_name: str | None
     proxy: str | None
+    fingerprint: str
 
 
 class Credential:
@@ -81,10 +87,24 @@ class Credential:
         return self._header
 
     async def reload(self) -> None:
-        """Read everything again, such as after a 401: new token, new certificate, new plugin output."""
+        """Read everything again: new token, new certificate, new plugin output."""
         async with self._lock:
-            self._configuration = await asyncio.to_thread(self._load)
-            await self._read_header()
+            await self._read_all()
+
+    async def replaced(self, used: str | None) -> bool:
+        """After a 401 to a request with this header: whether there is a different one to try with.
+
+        Many requests fail at once when a token expires; the first of them reads everything again, the others find
+        that done.
+        """
+        async with self._lock:
+            if self._header == used and self._clock() - self._read_at > REFUSED_SECONDS:
+                await self._read_all()
+            return self._header != used
+
+    async def _read_all(self) -> None:
+        self._configuration = await asyncio.to_thread(self._load)
+        await self._read_header()
 
     async def _read_header(self) -> None:
         # The package's hook re-reads token files and re-runs exec plugins, so it must not run on the event loop.
@@ -129,4 +149,8 @@ def _server(configuration: Any) -> Server:
         if not configuration.verify_ssl:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
-    return Server(url, tls, configuration.tls_server_name, configuration.proxy)
+    name, proxy = configuration.tls_server_name, configuration.proxy
+    digest = hashlib.sha256(repr((url, name, proxy, configuration.verify_ssl)).encode())
+    for path in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
+        digest.update(Path(path).read_bytes() if path and tls else b"")
+    return Server(url, tls, name, proxy, digest.hexdigest())

@@ -7,6 +7,7 @@ kopf writes nothing, and needs no permission beyond list and watch on what is na
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -111,4 +112,5 @@ class Edge:
         if self._run is None:
             return
         self._stop.set()
+        logging.getLogger("kopf").setLevel(logging.CRITICAL)  # its streams end with errors, now that they may
         await asyncio.wait({self._run}, timeout=seconds)

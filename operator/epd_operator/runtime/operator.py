@@ -286,7 +286,9 @@ class Operator:
         while True:
             try:
                 _, version = await self._cluster.list(LEASE, self._config.namespace, fields=fields)
-                async for _ in self._cluster.watch(LEASE, self._config.namespace, fields=fields, version=version):
+                async for _ in self._cluster.watch(
+                    LEASE, self._config.namespace, fields=fields, version=version, silence=self._config.timing.duration
+                ):
                     self._pulse.beat(LEASE.resource)
             except ApiError as error:
                 log.warning("watch on the lease ended", extra={"error": str(error)})
