@@ -69,12 +69,9 @@ def spelled(records: list[Object]) -> Counter[str]:
 
 def onto_fake_nodes(kube: Kube) -> None:
     """Send the pods of namespaces labelled so to nodes without machines."""
-    selector = json.dumps(kwok.NODE_SELECTOR)
-    toleration = ", ".join(f"{key}: {json.dumps(value)}" for key, value in kwok.TOLERATION.items())
-    expression = (
-        f"Object{{spec: Object.spec{{nodeSelector: {selector}, "
-        f"tolerations: [Object.spec.tolerations{{{toleration}}}]}}}}"
-    )
+    patches = {"/spec/nodeSelector": kwok.NODE_SELECTOR, "/spec/tolerations": [kwok.TOLERATION]}
+    operations = (f'JSONPatch{{op: "add", path: "{path}", value: {json.dumps(v)}}}' for path, v in patches.items())
+    expression = f"[{', '.join(operations)}]"
     group = "admissionregistration.k8s.io/v1"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     kube.apply(
@@ -85,7 +82,7 @@ def onto_fake_nodes(kube: Kube) -> None:
             "spec": {
                 "reinvocationPolicy": "Never",
                 "matchConstraints": {"resourceRules": [rule], "namespaceSelector": {"matchLabels": FAKE}},
-                "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}],
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}],
             },
         }
     )

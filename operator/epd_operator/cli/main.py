@@ -33,7 +33,7 @@ environment:
   EPD_WATCH_NAMESPACE  namespaces to watch, separated by commas; empty: all
   EPD_ROUTER_IMAGE     default image of the router pods
   EPD_WORKER_IMAGE     default image of the Reference engine's pods
-  EPD_WORKERS          reconciliations at once (16)
+  EPD_WORKERS          reconciliations at once (32)
   EPD_METRICS_PORT     Prometheus metrics (8080)
   EPD_PROBES_PORT      /healthz and /readyz (8090)
   EPD_LEASE_NAME       name of the Lease (epd-operator)

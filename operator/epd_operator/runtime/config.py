@@ -51,7 +51,7 @@ class Config:
     timing: Timing = field(default_factory=Timing)
     router_image: str = ""
     worker_image: str = ""
-    workers: int = 16
+    workers: int = 32
     metrics_port: int = OPERATOR_METRICS_PORT
     probes_port: int = OPERATOR_PROBES_PORT
     registrar_port: int = 8081
@@ -92,7 +92,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
         lease=environ.get("EPD_LEASE_NAME") or "epd-operator",
         router_image=environ.get("EPD_ROUTER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_ROUTER_IMAGE']}:{__version__}",
         worker_image=environ.get("EPD_WORKER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_WORKER_IMAGE']}:{__version__}",
-        workers=number("EPD_WORKERS", 16, 1, 64),
+        workers=number("EPD_WORKERS", 32, 1, 64),
         metrics_port=number("EPD_METRICS_PORT", OPERATOR_METRICS_PORT, 0, 65535),
         probes_port=number("EPD_PROBES_PORT", OPERATOR_PROBES_PORT, 0, 65535),
     )
