@@ -8,6 +8,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from epd_workers.reference.serving.errors import busy
+from epd_workers.reference.transfer.deadline import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ class Admission:
         """Refuse new jobs and wait for the others; False when some are left after ``seconds``."""
         self.state = State.DRAINING
         try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
+            await within(seconds, self._idle.wait())
         except TimeoutError:
             return False
         return True

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from epd_workers.reference.model.image import open_image
 from epd_workers.reference.serving.errors import ApiError, invalid
+from epd_workers.reference.transfer.deadline import within
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,7 +58,7 @@ async def load_image(session: aiohttp.ClientSession, url: str, limits: MediaLimi
         data = _inline(url, limits)
     elif scheme in {"http", "https"}:
         try:
-            data = await asyncio.wait_for(_fetch(session, url, limits), limits.seconds)
+            data = await within(limits.seconds, _fetch(session, url, limits))
         except TimeoutError as error:
             raise _fault(url, f"it did not come within {limits.seconds:g} s") from error
     else:

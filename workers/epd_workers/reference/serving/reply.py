@@ -12,6 +12,7 @@ from aiohttp import web
 from epd_workers.reference.serving.errors import translate
 from epd_workers.reference.serving.formats import Choice
 from epd_workers.reference.serving.text import deltas
+from epd_workers.reference.transfer.deadline import within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -112,6 +113,6 @@ async def _write(response: web.StreamResponse, event: Any) -> None:
 async def _send(response: web.StreamResponse, data: bytes) -> None:
     # A client that stops reading must not hold a place for ever.
     try:
-        await asyncio.wait_for(response.write(data), SLOW_CLIENT_SECONDS)
+        await within(SLOW_CLIENT_SECONDS, response.write(data))
     except (ConnectionError, TimeoutError) as error:
         raise ClientGoneError("the client went away or stopped reading") from error

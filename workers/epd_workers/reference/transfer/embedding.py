@@ -17,6 +17,8 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
+from epd_workers.reference.transfer.deadline import within
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -124,7 +126,7 @@ async def push(context: zmq.asyncio.Context, host: str, port: int, embedding: Em
     socket.setsockopt(zmq.IPV6, int(":" in host))
     try:
         socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
-        await asyncio.wait_for(socket.send_multipart(embedding.pack()), seconds)
+        await within(seconds, socket.send_multipart(embedding.pack()))
     finally:
         socket.close(linger=LINGER_MS)
 

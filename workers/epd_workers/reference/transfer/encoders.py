@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import numpy as np
 
+from epd_workers.reference.transfer.deadline import within
 from epd_workers.reference.transfer.embedding import Embedding, EmbeddingInbox
 from epd_workers.reference.transfer.errors import describe
 
@@ -114,7 +115,7 @@ class EncoderPool:
             req_id = f"{part.rid[:64]}-{part.index}-{uuid.uuid4().hex}"
             started = time.monotonic()
             try:
-                embedding = await asyncio.wait_for(self._call(url, req_id, part, inbox), self._seconds)
+                embedding = await within(self._seconds, self._call(url, req_id, part, inbox))
             except (aiohttp.ClientError, OSError, TimeoutError, _EncoderError) as error:
                 self._registry.missed(url)
                 failures.append(f"{url}: {describe(error)}")
@@ -145,7 +146,7 @@ class EncoderPool:
                 raise ImageRefusedError(_message(text))
             if answer.status != 200:
                 raise _EncoderError(f"status {answer.status}: {_message(text)}")
-        embedding = await asyncio.wait_for(arrival, ARRIVAL_SECONDS)
+        embedding = await within(ARRIVAL_SECONDS, arrival)
         if len(embedding.tokens) != len(part.images):
             raise _EncoderError(f"{len(embedding.tokens)} embeddings came for {len(part.images)} images")
         return embedding

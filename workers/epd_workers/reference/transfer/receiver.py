@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epd_workers.reference.transfer import frame as wire
+from epd_workers.reference.transfer.deadline import within
 from epd_workers.reference.transfer.errors import TransferError
 from epd_workers.reference.transfer.frame import Frame, FrameError, FrameKind, FrameLimits
 from epd_workers.reference.transfer.layout import Layout
@@ -67,7 +68,7 @@ class Receiver:
         """
         address = f"{host}:{port}"
         try:
-            reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), self.timeouts.handshake)
+            reader, writer = await within(self.timeouts.handshake, asyncio.open_connection(host, port))
         except (OSError, TimeoutError) as error:
             raise TransferError(f"the prefill server's page port {address} cannot be reached: {error}") from error
         try:
@@ -102,14 +103,14 @@ class Receiver:
             elif frame.kind is not FrameKind.ALIVE:
                 raise FrameError(f"unexpected {frame.kind.name} frame")
         writer.write(wire.pack(Frame(FrameKind.RECEIVED, {"room": room})))
-        await asyncio.wait_for(writer.drain(), self.timeouts.silence)
+        await within(self.timeouts.silence, writer.drain())
         return Received(pages, frame.meta, waited, time.monotonic() - first)
 
     async def _next(self, reader: asyncio.StreamReader, seconds: float, room: int) -> Frame:
         # The largest meta is the handover's: it has the prompt's token ids, a few digits each.
         meta = FIXED_META_BYTES + 8 * self.max_pages * self.layout.page_size
         limits = FrameLimits(meta=meta, body=self.layout.page_bytes)
-        frame = await asyncio.wait_for(wire.read(reader, limits), seconds)
+        frame = await within(seconds, wire.read(reader, limits))
         if frame.kind is FrameKind.FAILED:
             raise TransferError(
                 f"the prefill server failed room {room}: {frame.meta.get('message', 'no reason given')}"

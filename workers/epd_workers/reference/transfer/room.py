@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from epd_workers.reference.transfer.deadline import within
 from epd_workers.reference.transfer.errors import TransferError
 from epd_workers.reference.transfer.frame import Frame, FrameKind
 
@@ -55,7 +56,7 @@ class Room:
     async def next_frame(self, seconds: float) -> Frame | None:
         """Return the next frame to send, or None when none came within ``seconds``."""
         try:
-            return await asyncio.wait_for(self._frames.get(), seconds)
+            return await within(seconds, self._frames.get())
         except TimeoutError:
             return None
 
@@ -75,7 +76,7 @@ class Room:
             TransferError: None came in time.
         """
         try:
-            await asyncio.wait_for(asyncio.shield(self._attached), seconds)
+            await within(seconds, asyncio.shield(self._attached))
         except TimeoutError as error:
             raise TransferError(
                 f"no decode server asked for bootstrap_room {self.number} within {seconds:.3g} s"

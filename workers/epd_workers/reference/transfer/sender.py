@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epd_workers.reference.transfer import frame as wire
+from epd_workers.reference.transfer.deadline import within
 from epd_workers.reference.transfer.errors import DuplicateRoomError, TransferError, describe
 from epd_workers.reference.transfer.frame import Frame, FrameError, FrameKind, FrameLimits
 from epd_workers.reference.transfer.layout import Layout
@@ -132,7 +133,7 @@ class PageServer:
                 await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = _hello(await asyncio.wait_for(wire.read(reader, PEER_LIMITS), self._timeouts.hello))
+        hello = _hello(await within(self._timeouts.hello, wire.read(reader, PEER_LIMITS)))
         answer = asyncio.ensure_future(wire.read(reader, PEER_LIMITS))
         try:
             room = await self._meet(hello, answer)
@@ -186,7 +187,7 @@ class PageServer:
                 answer.result()
                 raise FrameError("the decode server confirmed a transfer that had not ended")
             if pump.result():
-                confirmed = await asyncio.wait_for(answer, self._timeouts.silence)
+                confirmed = await within(self._timeouts.silence, answer)
                 _check_received(confirmed, room.number)
                 room.settle(None)
             else:
@@ -210,7 +211,7 @@ class PageServer:
 
     async def _write(self, writer: asyncio.StreamWriter, frame: Frame) -> None:
         writer.write(wire.pack(frame))
-        await asyncio.wait_for(writer.drain(), self._timeouts.silence)
+        await within(self._timeouts.silence, writer.drain())
 
 
 def _hello(frame: Frame) -> _Hello:
