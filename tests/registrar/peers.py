@@ -51,6 +51,7 @@ class Engine:
         self.healthy = True
         self.status = 200
         self.directory_status = 200
+        self.image_status = 200
         self.token_delay = 0.0
         self.tokens = 4
         self.encoders: list[str] = []
@@ -127,8 +128,9 @@ class Engine:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
-        if self.status != 200:
-            return web.json_response({"error": {"message": "told to fail", "code": self.status}}, status=self.status)
+        status = self.image_status if self.status == 200 and "image_url" in json.dumps(body) else self.status
+        if status != 200:
+            return web.json_response({"error": {"message": "told to fail", "code": status}}, status=status)
         self.running += 1
         try:
             if body.get("stream") and self.role == "decode":

@@ -229,6 +229,25 @@ async def test_overload_never_shuts_a_single_pair_out(harness: Harness, pods: Po
             assert (await smg.chat())[0] == 200
 
 
+async def test_images_without_an_encoder_do_not_shut_text_out(harness: Harness, pods: Pods, smg: Smg) -> None:
+    """A prefill answers 503 to an image that it has no encoder for; a breaker would then close it for text as well."""
+    engines = [Engine(role, pods.ports) for role in ("prefill", "prefill", "decode", "decode")]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    try:
+        for engine in engines:
+            engine.image_status = 503 if engine.role == "prefill" else 200
+            await engine.start()
+            pods.add(engine)
+        await harness.until(lambda: all_ready(harness, 4))
+        for _ in range(20):
+            assert (await smg.chat(messages=[{"role": "user", "content": [image]}]))[0] == 503
+        for _ in range(20):
+            assert (await smg.chat())[0] == 200
+    finally:
+        for engine in engines:
+            await engine.stop()
+
+
 async def test_a_decode_that_dies_in_mid_stream_ends_it_with_an_error(harness: Harness, pods: Pods, smg: Smg) -> None:
     async with Engine("prefill", pods.ports) as p, Engine("decode", pods.ports) as d:
         pods.add(p)

@@ -33,7 +33,7 @@ class Server:
 
     def application(self) -> web.Application:
         """Routes: /state, /healthz, /readyz, /metrics."""
-        app = web.Application(client_max_size=0)
+        app = web.Application()
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
