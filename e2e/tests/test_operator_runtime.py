@@ -472,7 +472,7 @@ def test_every_write_was_made_by_the_holder_of_the_lease(namespace: str, standby
         pytest.skip("this cluster's audit log cannot be read (only the local cluster's can)")
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    mine = [r for r in records if r["user"]["username"] == user and r["stage"] == "ResponseComplete"]
+    mine = [r for r in records if r["user"].get("username") == user and r["stage"] == "ResponseComplete"]
     mine.sort(key=lambda record: record["requestReceivedTimestamp"])
     holder, written = "", 0
     for record in mine:

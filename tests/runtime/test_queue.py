@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epd_operator.runtime.queue import BASE_SECONDS, CALM_SECONDS, LIMIT_SECONDS, Closed, WorkQueue
+from epd_operator.runtime.queue import BASE_SECONDS, CALM_SECONDS, GATHER_SECONDS, LIMIT_SECONDS, Closed, WorkQueue
 
 Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -112,6 +112,29 @@ def test_events_around_a_failing_key_do_not_hurry_it_but_a_new_spec_does(virtual
     virtual(main())
 
 
+def test_a_burst_of_events_is_one_run(virtual: Virtual) -> None:
+    async def main() -> None:
+        queue: WorkQueue[str] = WorkQueue(uniform=longest)
+        loop = asyncio.get_running_loop()
+        for _ in range(20):
+            queue.gather("a")
+            await asyncio.sleep(GATHER_SECONDS / 30)
+        assert len(queue) == 0
+        await queue.get()
+        assert loop.time() == pytest.approx(GATHER_SECONDS)
+        queue.done("a")
+        await asyncio.sleep(10)
+        assert len(queue) == 0
+        for _ in range(9):
+            queue.retry("a")
+        queue.gather("a")
+        before = loop.time()
+        await queue.get()
+        assert loop.time() - before == pytest.approx(BASE_SECONDS)  # the first back-off was the soonest wish
+
+    virtual(main())
+
+
 def test_the_sooner_of_two_timers_counts(virtual: Virtual) -> None:
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue()
@@ -160,7 +183,8 @@ def test_a_cancelled_waiter_passes_its_wake_up_on(virtual: Virtual) -> None:
 
 
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["add", "urgent", "after", "wait"]), st.integers(0, 3), st.floats(0, 3)), max_size=60
+    st.tuples(st.sampled_from(["add", "urgent", "gather", "after", "wait"]), st.integers(0, 3), st.floats(0, 3)),
+    max_size=60,
 )
 
 
@@ -207,6 +231,9 @@ def test_no_wish_is_lost_and_no_key_runs_beside_itself(
             if action == "after":
                 queue.add_after(key, seconds)
                 wished[key] = max(wished.get(key, 0.0), loop.time())
+            elif action == "gather":
+                queue.gather(key)
+                wished[key] = loop.time()
             else:
                 queue.add(key, urgent=action == "urgent")
                 wished[key] = loop.time()

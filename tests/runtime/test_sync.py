@@ -164,6 +164,7 @@ def test_news_wakes_the_owner_and_an_echo_nobody(virtual: Virtual) -> None:
         intake.saw(DEPLOYMENT, child("a", 2))
         queue.done(await queue.get())
         intake.saw(DEPLOYMENT, child("a", 2))
+        await asyncio.sleep(1)
         assert len(queue) == 0
         intake.saw(DEPLOYMENT, child("a", 3, owner="other"))
         assert {await queue.get(), await queue.get()} == {KEY, Key("ns", "other")}
@@ -172,6 +173,7 @@ def test_news_wakes_the_owner_and_an_echo_nobody(virtual: Virtual) -> None:
         intake.lost(DEPLOYMENT, child("a", 4, owner="other"))
         queue.done(Key("ns", "other"))
         assert await queue.get() == Key("ns", "other")
+        await asyncio.sleep(1)
         assert len(queue) == 0
 
     virtual(main())
@@ -201,6 +203,7 @@ def test_pods_wake_the_resource_of_their_label(virtual: Virtual) -> None:
         intake = Intake(Cache(), queue)
         metadata = {"name": "p", "namespace": "ns", "resourceVersion": "1"}
         intake.saw(POD, {"metadata": metadata})
+        await asyncio.sleep(1)
         assert len(queue) == 0
         labels = {"app.kubernetes.io/instance": "demo"}
         intake.saw(POD, {"metadata": {**metadata, "resourceVersion": "2", "labels": labels}})

@@ -48,8 +48,12 @@ class Intake:
 
     def _wake(self, kind: Kind, obj: Mapping[str, Any], *, urgent: bool = False) -> None:
         key = _owner(kind, obj)
-        if key is not None:
+        if key is None:
+            return
+        if kind == CUSTOM:
             self._queue.add(key, urgent=urgent)
+        else:
+            self._queue.gather(key)
 
 
 def _owner(kind: Kind, obj: Mapping[str, Any]) -> Key | None:

@@ -21,6 +21,10 @@ CALM_SECONDS: Final = 2.0
 """Shortest pause between two tries of a failing key, whatever happens around it, unless its spec changes."""
 
 
+GATHER_SECONDS: Final = 0.1
+"""How long an event waits for others about the same key: one change of a workload comes as a burst of them."""
+
+
 class Meter(Protocol):
     """What the queue reports to."""
 
@@ -104,6 +108,10 @@ class WorkQueue(Generic[K]):
             return
         self._cancel(key)
         self._enter(key)
+
+    def gather(self, key: K) -> None:
+        """Want `key` reconciled soon, once for all events of a burst; a failing key after `CALM_SECONDS`."""
+        self.add_after(key, CALM_SECONDS if self._failures.get(key) else GATHER_SECONDS)
 
     def add_after(self, key: K, seconds: float) -> None:
         """Want `key` reconciled in so many seconds; the sooner of two wishes counts."""

@@ -69,12 +69,15 @@ class Memory:
         failures: errors of the last attempt, one line each.
         settled: per child, digest of what was applied and of what the server made of it, where the two differ for
             good (an admission plug-in rewrites a field); such an object is applied again only when one of them changes.
+        verified: per child, resourceVersion and digest of the plan's object that were found to agree: most events leave
+            most children as they were, and telling so anew is the dearest part of a reconciliation.
     """
 
     uid: str = ""
     conflicts: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     settled: dict[tuple[Kind, str], tuple[str, str]] = field(default_factory=dict)
+    verified: dict[tuple[Kind, str], tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,10 @@ class Reconciler:
             entry = await self._look_up(kind, namespace, name)
             if entry is not None and not _is_ours(entry, uid):
                 return "conflict"
+        elif memory.verified.get(place) == (entry.version, digest(obj)):
+            return "same"
         elif not differs(obj, entry.obj, entry.fields) or memory.settled.get(place) == _state(obj, entry.obj):
+            memory.verified[place] = (entry.version, digest(obj))
             return "same"
         try:
             stored = await self._cluster.apply(kind, obj, MANAGER)
@@ -225,6 +231,7 @@ class Reconciler:
             )
         else:
             memory.settled.pop(place, None)
+        memory.verified[place] = (stored["metadata"]["resourceVersion"], digest(obj))
         return "created" if entry is None else "changed"
 
     async def _overwrite(self, kind: Kind, obj: Mapping[str, Any]) -> dict[str, Any]:
