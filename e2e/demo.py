@@ -6,8 +6,6 @@ Run it again as often as you like; what is there already is used.
 from __future__ import annotations
 
 import argparse
-import base64
-import io
 import subprocess
 import sys
 import time
@@ -17,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import openai
 import yaml
 from kubernetes import config
-from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from e2e import stack as stacks
 from e2e.cluster.machine import Unfit
-from e2e.cluster.progress import say
 from e2e.forward import Forward
 from e2e.kube import Kube, Object, ready_pods, until
+from e2e.picture import red_circle
+from e2e.progress import say
 from epd_operator.cli.reader import Deployment, Reader
 from epd_operator.cli.status import view
 
@@ -38,15 +36,6 @@ SAMPLE = stacks.ROOT / "manifests" / "samples" / "reference.yaml"
 NAMESPACE = "epd-demo"
 READY_SECONDS = 180
 ENGINE_ROLES = ("encode", "prefill", "decode")
-
-
-def picture() -> str:
-    """A red circle on white, as a data URL."""
-    image = Image.new("RGB", (96, 64), "white")
-    ImageDraw.Draw(image).ellipse((30, 14, 66, 50), fill="red")
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def wait(kubeconfig: Path, name: str, console: Console) -> None:
@@ -115,7 +104,7 @@ def report(kube: Kube, name: str, rid: str, roles: Sequence[str]) -> Table:
 
 def chats(kube: Kube, kubeconfig: Path, name: str, model: str, console: Console) -> None:
     """An image chat and a text chat, with what the pods say about them."""
-    image_part = {"type": "image_url", "image_url": {"url": picture()}}
+    image_part = {"type": "image_url", "image_url": {"url": red_circle()}}
     cases: list[tuple[str, list[Any], tuple[str, ...]]] = [
         ("What do you see?", [image_part, {"type": "text", "text": "What do you see?"}], ENGINE_ROLES),
         ("Name three rivers.", [{"type": "text", "text": "Name three rivers."}], ("prefill", "decode")),

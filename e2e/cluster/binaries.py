@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from e2e.cluster import machine, progress
+from e2e import progress
+from e2e.cluster import machine
 from e2e.cluster.layout import GO_MODULES, cache_folder
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from e2e.cluster import access, binaries, kwok, lifecycle, machine, network, progress, registry, status
+from e2e import progress
+from e2e.cluster import access, binaries, kwok, lifecycle, machine, network, registry, status
 from e2e.cluster.layout import AUDIT_LOG, CONTEXT, KUBECONFIG, LOGS, STATE, cache_folder
 
 if TYPE_CHECKING:

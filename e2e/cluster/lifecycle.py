@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from e2e import progress
 from e2e.cluster import (
     binaries,
     certificates,
@@ -20,7 +21,6 @@ from e2e.cluster import (
     pause,
     probe,
     process,
-    progress,
     registry,
 )
 from e2e.cluster.layout import KUBECONFIG, LOGS, NODE, REGISTRY, RUN, STATE

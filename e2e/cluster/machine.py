@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.cluster import progress
+from e2e import progress
 from e2e.cluster.layout import BRIDGE_LINK, CONTAINERD_SOCKET, HOST_LINK, POD_NETWORK, SERVICE_NETWORK
 
 if TYPE_CHECKING:

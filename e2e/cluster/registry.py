@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from e2e.cluster import configuration, machine, progress
+from e2e import progress
+from e2e.cluster import configuration, machine
 from e2e.cluster.layout import REGISTRY, cache_folder
 
 KEEP_BYTES = 12 * 1024**3

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from e2e.cluster import components, containers, lifecycle, network, probe, process, progress
+from e2e import progress
+from e2e.cluster import components, containers, lifecycle, network, probe, process
 from e2e.cluster.layout import (
     API_URL,
     AUDIT_LOG,

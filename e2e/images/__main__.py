@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from e2e.images.build import Builder
-from e2e.images.progress import Progress
 from e2e.images.recipe import DEFAULT_REPOSITORY, NAMES, ImageError, Options, recipe
 from e2e.images.registry import registry
 from e2e.images.store import cache_folder
@@ -49,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     options = Options(os.environ.get("EPD_BASE_IMAGE", ""), os.environ.get("EPD_TORCH_INDEX", ""))
     try:
         images = [recipe(ROOT, name, options) for name in chosen.images or NAMES]
-        builder = Builder(cache_folder(), ROOT, options, Progress())
+        builder = Builder(cache_folder(), ROOT, options)
         if chosen.action == "build":
             builder.build_all(images)
             references = {image.name: image.local for image in images}

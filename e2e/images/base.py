@@ -7,7 +7,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from e2e.images.progress import Progress, run
+from e2e import progress
+from e2e.images.program import run
 from e2e.images.recipe import base_key
 from e2e.images.store import Store, require
 
@@ -29,7 +30,7 @@ OF_THE_HOST = ("etc/apt/sources.list", "etc/resolv.conf", "etc/hostname", "etc/h
 """Files in which debootstrap leaves this machine's resolver and mirror."""
 
 
-def base_image(store: Store, root: Path, progress: Progress) -> str:
+def base_image(store: Store, root: Path) -> str:
     """Make the base image unless the store holds it.
 
     Returns:
@@ -42,7 +43,7 @@ def base_image(store: Store, root: Path, progress: Progress) -> str:
     if store.has(image):
         return image
     require([("debootstrap", "debootstrap"), ("tar", "tar")])
-    progress.say("base", f"making a minimal Debian ({SUITE}) with Python: about 70 s")
+    progress.say(f"{'base':<8} making a minimal Debian ({SUITE}) with Python: about 70 s")
     with tempfile.TemporaryDirectory(dir=store.folder, prefix="base-") as folder:
         system, context = Path(folder, "system"), Path(folder, "context")
         context.mkdir()

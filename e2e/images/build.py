@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from e2e import progress
 from e2e.images import pip
 from e2e.images.base import base_image
 from e2e.images.store import Store, open_store, require
@@ -16,7 +17,6 @@ from e2e.images.store import Store, open_store, require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from e2e.images.progress import Progress
     from e2e.images.recipe import Options, Recipe
     from e2e.images.registry import Registry
 
@@ -38,7 +38,6 @@ class Builder:
     folder: Path
     root: Path
     options: Options
-    progress: Progress
 
     @cached_property
     def store(self) -> Store:
@@ -53,11 +52,11 @@ class Builder:
             ImageError: a program is missing or failed.
         """
         if self.store.has(image.local):
-            self.progress.say(image.name, f"is built already: {image.tag}")
+            progress.say(f"{image.name:<8} is built already: {image.tag}")
             return
         if not self.store.has(image.local_dependencies):
             self._build_dependencies(image)
-        self.progress.say(image.name, f"adding our code: {image.tag}")
+        progress.say(f"{image.name:<8} adding our code: {image.tag}")
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="top-") as folder:
             top = Path(folder, "Containerfile")
             top.write_text(image.top)
@@ -65,11 +64,11 @@ class Builder:
 
     def _build_dependencies(self, image: Recipe) -> None:
         self.store.tidy()
-        base = self.options.base or base_image(self.store, self.root, self.progress)
+        base = self.options.base or base_image(self.store, self.root)
         arguments = ["--target", "dependencies", "--build-arg", f"BASE={base}"]
         if self.options.torch_index and image.name == "worker":
             arguments += ["--build-arg", f"TORCH_INDEX={self.options.torch_index}"]
-        self.progress.say(image.name, f"installing its locked dependencies: {EXPECTED[image.name]}")
+        progress.say(f"{image.name:<8} installing its locked dependencies: {EXPECTED[image.name]}")
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="secrets-") as folder:
             secrets = self._secrets(Path(folder))
             self.store.build(image.containerfile, self.root, image.local_dependencies, *arguments, *secrets)
@@ -99,15 +98,15 @@ class Builder:
         if digest == "" and record.exists():  # a registry that wants credentials: what the last push was told
             digest = record.read_text()
         if digest:
-            self.progress.say(image.name, f"is in the registry already: {reference}")
+            progress.say(f"{image.name:<8} is in the registry already: {reference}")
             return f"{reference}@{digest}"
         with self.store.locked():
             self.build(image)
-            self.progress.say(image.name, f"pushing {reference}")
+            progress.say(f"{image.name:<8} pushing {reference}")
             digest = self.store.push(image.local, reference, tls=registry.tls, fast=registry.local)
         record.parent.mkdir(exist_ok=True)
         record.write_text(digest)
-        self.progress.say(image.name, "is in the registry")
+        progress.say(f"{image.name:<8} is in the registry")
         return f"{reference}@{digest}"
 
     def build_all(self, images: Sequence[Recipe]) -> None:

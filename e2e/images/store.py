@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.images.progress import run
+from e2e.images.program import run
 from e2e.images.recipe import ImageError
 
 if TYPE_CHECKING:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
-from PIL import Image, ImageDraw
 
 from e2e.kube import Kube, Object, ready_pods, until
+from e2e.picture import red_circle
 from e2e.tests.conftest import ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GENEROUS = 60  # seconds within which any answer, good or bad, must have come
-
-
-def picture() -> str:
-    """A small drawn picture as a data URL."""
-    image = Image.new("RGB", (96, 64), "white")
-    ImageDraw.Draw(image).ellipse((30, 14, 66, 50), fill="red")
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def with_picture(question: str, url: str) -> list[dict[str, Any]]:
@@ -109,7 +98,7 @@ def test_image_chat_goes_through_an_encoder(client: openai.OpenAI, operator: Kub
     rid = f"e2e-{uuid.uuid4().hex}"
     answer = client.chat.completions.create(
         model="demo",
-        messages=with_picture("What do you see?", picture()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+        messages=with_picture("What do you see?", red_circle()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
         max_tokens=8,
         temperature=0,
         extra_headers={"X-Request-ID": rid},
@@ -233,7 +222,7 @@ def test_encoder_killed(client: openai.OpenAI, operator: Kube, serving: Object) 
     try:
         client.chat.completions.create(
             model="demo",
-            messages=with_picture("?", picture()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+            messages=with_picture("?", red_circle()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
             max_tokens=2,
         )
     except openai.APIStatusError as error:
@@ -243,7 +232,7 @@ def test_encoder_killed(client: openai.OpenAI, operator: Kube, serving: Object) 
     recovered(operator, serving, encode)
     answer = client.chat.completions.create(
         model="demo",
-        messages=with_picture("?", picture()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+        messages=with_picture("?", red_circle()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
         max_tokens=2,
     )
     assert answer.choices

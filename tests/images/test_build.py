@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from e2e.images import __main__ as command
 from e2e.images import build, registry
 from e2e.images.base import OF_THE_HOST, strip
 from e2e.images.build import Builder
-from e2e.images.progress import Progress, run
+from e2e.images.program import run
 from e2e.images.recipe import ImageError, Options, recipe
 from e2e.images.store import DRIVERS, Store, cache_folder, open_store, require
 
@@ -57,7 +56,7 @@ class Recorder(Store):
 
 
 def builder(tmp_path: Path, images: set[str], options: Options | None = None) -> tuple[Builder, Recorder]:
-    made = Builder(tmp_path, ROOT, options or Options(base="base:1"), Progress(io.StringIO()))
+    made = Builder(tmp_path, ROOT, options or Options(base="base:1"))
     store = Recorder(tmp_path, (), frozenset(images))
     made.__dict__["store"] = store
     return made, store
@@ -237,13 +236,6 @@ def test_a_failed_program_shows_its_last_lines_only(tmp_path: Path) -> None:
     assert "    69\n" in text
     assert "    68\n" not in text
     assert "earlier" not in text
-
-
-def test_progress_has_no_colours_off_a_terminal() -> None:
-    stream = io.StringIO()
-    Progress(stream).say("router", "pushing")
-    assert stream.getvalue().endswith(" s router   pushing\n")
-    assert "\033" not in stream.getvalue()
 
 
 def test_strip_leaves_nothing_of_the_machine(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
-"""Lines that say what happens and how long it has taken; programs' own output goes to a log file."""
+"""Programs of the machine: their output goes to a log file, and its end into the error when one fails."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from e2e.images.recipe import ImageError
 
@@ -15,23 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TAIL = 30
-
-
-@dataclass
-class Progress:
-    """Writes one line a step: seconds since the start, the image, what is done to it."""
-
-    stream: TextIO = field(default_factory=lambda: sys.stderr)
-    started: float = field(default_factory=time.monotonic)
-
-    def say(self, image: str, text: str) -> None:
-        """Write one line."""
-        seconds = f"{time.monotonic() - self.started:6.1f} s"
-        if self.stream.isatty():
-            seconds, image = f"\033[2m{seconds}\033[0m", f"\033[1m{image:<8}\033[0m"
-        else:
-            image = f"{image:<8}"
-        print(seconds, image, text, file=self.stream, flush=True)
 
 
 def run(argv: Sequence[str], log: Path) -> None:
