@@ -71,6 +71,7 @@ class Api:
         self.pods: list[dict[str, Any]] = PODS
         self.paths: list[str] = []
         self.refuse = 0
+        self.kubeconfig = ""
 
 
 @pytest.fixture
@@ -105,12 +106,15 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "llm"}}],
+        "contexts": [
+            {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "llm"}},
+            {"name": "y", "context": {"cluster": "c", "user": "u", "namespace": "other"}},
+        ],
         "current-context": "x",
     }
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(path))
+    found.kubeconfig = str(path)
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     yield found
     server.shutdown()
@@ -163,6 +167,14 @@ def test_what_went_wrong_is_said_on_stderr(api: Api, capsys: pytest.CaptureFixtu
     api.refuse = 404
     assert main(["status"]) == 2
     assert "install the chart" in capsys.readouterr().err
+
+
+def test_the_chosen_kubeconfig_and_context_give_the_namespace(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", "/nowhere")
+    assert main(["status", "--kubeconfig", api.kubeconfig]) == 0
+    assert main(["status", "--kubeconfig", api.kubeconfig, "--context", "y"]) == 0
+    asked = [urlsplit(path).path for path in api.paths if "deepseek" in path]
+    assert [path.split("/")[5] for path in asked] == ["llm", "other"]
 
 
 def test_nothing_there(api: Api, capsys: pytest.CaptureFixture[str]) -> None:

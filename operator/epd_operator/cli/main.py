@@ -122,13 +122,15 @@ def _status(arguments: argparse.Namespace) -> int:
         everywhere=arguments.all_namespaces,
         watch=arguments.watch,
         output=arguments.output,
-        load=_loader(arguments),
+        kubeconfig=arguments.kubeconfig,
+        context=arguments.context,
     )
 
 
 def _run(arguments: argparse.Namespace) -> int:
     import asyncio
 
+    from epd_operator.kube.credential import load_configuration
     from epd_operator.runtime import log
     from epd_operator.runtime.config import ConfigError, from_environment
     from epd_operator.runtime.operator import run
@@ -142,16 +144,11 @@ def _run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"epd: {error}", file=sys.stderr)
         return 2
-    return asyncio.run(run(config, _loader(arguments)))
 
-
-def _loader(arguments: argparse.Namespace) -> Callable[[], Any]:
     def load() -> Any:
-        from epd_operator.kube.credential import load_configuration
-
         return load_configuration(arguments.kubeconfig, arguments.context)
 
-    return load
+    return asyncio.run(run(config, load))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from epd_operator.api.names import COMPONENTS, ROUTER
 from epd_operator.cli.reader import Deployment, Pod, Reader, ReadError
-from epd_operator.kube.credential import SERVICE_ACCOUNT, CredentialError
+from epd_operator.kube.credential import SERVICE_ACCOUNT, CredentialError, load_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,12 +34,13 @@ def show(
     everywhere: bool,
     watch: bool,
     output: str,
-    load: Callable[[], Any],
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> int:
     """Print the status; returns 0 when everything shown is Ready, 1 when not, 2 when it could not be read."""
     try:
-        reader = Reader(load())
-        where = None if everywhere else namespace or default_namespace()
+        reader = Reader(load_configuration(kubeconfig, context))
+        where = None if everywhere else namespace or default_namespace(kubeconfig, context)
 
         def read() -> list[Deployment]:
             return reader.deployments(where, name)
@@ -57,19 +58,17 @@ def show(
     return 0 if found and all(one.ready for one in found) else 1
 
 
-def default_namespace() -> str:
+def default_namespace(kubeconfig: str | None, context: str | None) -> str:
     """Namespace of the service account inside a pod, of the kubeconfig's context elsewhere; else `default`."""
     inside = SERVICE_ACCOUNT / "namespace"
-    if inside.is_file():
+    if kubeconfig is None and context is None and inside.is_file():
         return inside.read_text().strip() or "default"
     from kubernetes import config  # noqa: PLC0415
 
     lister: Any = config
-    try:
-        _, active = lister.list_kube_config_contexts()
-    except (config.ConfigException, OSError):
-        return "default"
-    return str(active["context"].get("namespace") or "default")
+    contexts, active = lister.list_kube_config_contexts(config_file=kubeconfig)
+    chosen = next((one for one in contexts if one["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")
 
 
 def as_json(found: Sequence[Deployment]) -> str:
