@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epd_operator.kube import Conflict, NotFound, Transport
@@ -203,7 +203,7 @@ TROUBLE = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 @given(TROUBLE)
 def test_never_two_holders_whatever_the_network_does(virtual: Virtual, trouble: list[tuple[int, str, float]]) -> None:
     async def main() -> None:
