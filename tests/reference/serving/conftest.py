@@ -27,7 +27,10 @@ SIZES = DecoderSizes(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, inter
 CHAT = "/v1/chat/completions"
 HOST = "127.0.0.1"
 DEFAULTS = ("--page-size", "4", "--context-length", "192", "--max-total-tokens", "2048", "--chunked-prefill-size", "16")
-QUICK = ("--handshake-timeout", "1", "--silence-timeout", "1", "--encode-timeout", "2", "--image-timeout", "1")
+# Patient, so that a busy machine changes no outcome: what must happen at once is held far below these bounds.
+PATIENT = ("--handshake-timeout", "30", "--silence-timeout", "30", "--encode-timeout", "30", "--image-timeout", "30")
+SHORT = ("--handshake-timeout", "0.5", "--silence-timeout", "5")
+AT_ONCE_SECONDS = 10.0
 
 
 def png(color: str = "red", size: tuple[int, int] = (60, 40)) -> bytes:
@@ -93,7 +96,7 @@ class Running:
             body = await (answer.json() if answer.content_type == "application/json" else answer.text())
             return Reply(answer.status, body, dict(answer.headers))
 
-    async def idle(self, seconds: float = 3) -> None:
+    async def idle(self, seconds: float = AT_ONCE_SECONDS) -> None:
         """Wait until nothing is left in the loads that this server reports."""
         async with asyncio.timeout(seconds):
             while await self.busy():  # noqa: ASYNC110 - that is what is tested
@@ -119,7 +122,7 @@ class Fleet:
 
     async def start(self, role: str, *flags: str) -> Running:
         ports = ("--port", "0", "--bootstrap-port", "0", "--encoder-bootstrap-port", "0")
-        options = parse(["--role", role, *ports, *DEFAULTS, *QUICK, *flags])
+        options = parse(["--role", role, *ports, *DEFAULTS, *PATIENT, *flags])
         server = Server(options, SeededModel(options.seed, options.context_length, SIZES))
         await server.start()
         self.exits.push_async_callback(server.stop, 0)

@@ -63,7 +63,7 @@ def test_a_pair_says_what_one_server_says_around_every_page_boundary() -> None:
 
         runner.run(setup())
 
-        @settings(max_examples=60)
+        @settings(max_examples=60, deadline=None)
         @given(texts, colors, sampled)
         def same(text: str, images: list[str], fields: dict[str, Any]) -> None:
             runner.run(check(made, text, images, fields))

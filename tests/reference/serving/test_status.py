@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.errors import ApiError
 from epd_workers.reference.serving.record import Leg, Record, RecordBook
-from tests.reference.serving.conftest import CHAT, chat
+from tests.reference.serving.conftest import CHAT, SHORT, chat
 
 if TYPE_CHECKING:
     from tests.reference.serving.conftest import Fleet
@@ -58,7 +58,7 @@ async def test_loads_have_the_shape_that_routers_poll(fleet: Fleet, role: str) -
 
 
 async def test_metrics_count_under_sglangs_names(fleet: Fleet) -> None:
-    prefill, decode = await fleet.start("prefill"), await fleet.start("decode")
+    prefill, decode = await fleet.start("prefill", *SHORT), await fleet.start("decode")
     await fleet.pair(prefill, decode, chat("hello", max_tokens=5))
     await prefill.post(CHAT, chat("x") | fleet.meeting(prefill))
     values = {}
