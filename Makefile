@@ -30,6 +30,8 @@ demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, 
 test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Fast tests"
 	@$(VENV)/bin/pytest tests -m "not nightly"
+	@echo "==> Cluster and images for the tests against a real cluster"
+	@$(PY) -m e2e.stack
 	@echo "==> Tests against a real cluster"
 	@$(VENV)/bin/pytest e2e/tests -m "not nightly"
 

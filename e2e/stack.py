@@ -1,8 +1,12 @@
-"""Cluster, images and operator, brought up in this order and only where something is missing."""
+"""Cluster, images and operator, brought up in this order and only where something is missing.
+
+`python -m e2e.stack` brings up the first two, so that what takes minutes is seen before the tests begin.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -79,3 +83,20 @@ def install(stack: Stack, *values: str) -> None:
 def kubectl_name() -> str:
     """How a person at this machine calls kubectl: by its name where it is installed, else by where ours is."""
     return "kubectl" if shutil.which("kubectl") else str(access.tool("kubectl"))
+
+
+def main() -> int:
+    """Prepare the cluster and the images; a machine that cannot is named, and is an error in CI alone."""
+    why_not = access.unavailable()
+    if why_not:
+        print(why_not, file=sys.stderr)
+        return 2 if os.environ.get("CI") else 0
+    try:
+        prepare()
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -56,19 +56,11 @@ def test_the_real_router_accepts_the_command_line(world: Any) -> None:
     assert run.stdout.split() == ["True", "8000", "least_load", "True"]
 
 
-def test_a_single_worker_has_no_breaker(world: Any) -> None:
-    for roles in ({"prefill": {}, "decode": {"replicas": 5}}, {"prefill": {"replicas": 5}, "decode": {}}):
-        words = flags(world.edit(roles=roles))
-        assert "--disable-circuit-breaker" in words
-        assert value(words, "--retry-max-retries") == "2"
-        assert "--cb-failure-threshold" not in words
-
-
-def test_several_workers_have_a_patient_breaker(world: Any) -> None:
-    words = flags(world.edit(roles=SEVERAL))
-    assert "--disable-circuit-breaker" not in words
-    assert int(value(words, "--cb-failure-threshold")) > 2 * int(value(words, "--retry-max-retries"))
-    assert int(value(words, "--cb-timeout-duration-secs")) <= 10
+@pytest.mark.parametrize(("edit", "attempts"), [({}, "2"), ({"roles": SEVERAL}, "3")], ids=["single", "several"])
+def test_attempts_follow_the_counts_and_there_is_no_breaker(world: Any, edit: Any, attempts: str) -> None:
+    words = flags(world.edit(**edit))
+    assert "--disable-circuit-breaker" in words
+    assert value(words, "--retry-max-retries") == attempts
 
 
 def test_a_pod_outlives_its_drain(world: Any) -> None:

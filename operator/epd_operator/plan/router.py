@@ -94,36 +94,31 @@ def flags(scope: Scope) -> list[str]:
         # The router's own defaults find a dead worker after three minutes and a new one after half a minute.
         "health-check-interval-secs": 2,
         "health-check-timeout-secs": 5,
-        "health-failure-threshold": 3,
-        "health-success-threshold": 2,
+        "health-failure-threshold": 2,
+        "health-success-threshold": 1,
         "worker-startup-check-interval": 1,
         # The registrar registers pods that are Ready, and tries again. A registration that outlived its pod would
         # end up with whoever gets the pod's address next.
         "worker-startup-timeout-secs": 10,
         # Below the keep-alive of the engines (5 s), or a request is sent into a connection that closes.
         "upstream-pool-idle-timeout-secs": 3,
-        **_retries(single=single_worker(scope.effective)),
+        "retry-max-retries": _attempts(single=single_worker(scope.effective)),
     }
     if router.max_concurrent_requests:
         values["max-concurrent-requests"] = router.max_concurrent_requests
     words = [word for flag, value in values.items() for word in (f"--{flag}", str(value))]
-    switches = ["--disable-circuit-breaker"] if single_worker(scope.effective) else []
+    # The breaker counts answers, also those that are right: while no encoder is left, the 503s to image requests would
+    # shut every prefill out, and text with them. Lost workers are found by the health check and by the registrar.
+    switches = ["--disable-circuit-breaker"]
     if "power_of_two" in {router.prefill_policy, router.decode_policy}:
         # Without it the router counts the workers it starts with, and refuses this policy for want of two.
         switches.append("--enable-igw")
     return ["--pd-disaggregation", *words, *switches]
 
 
-def _retries(*, single: bool) -> dict[str, str | int]:
-    """Attempts and breaker by count.
-
-    An attempt more than one helps against a broken connection; with one worker further ones only add load to it. Two
-    requests with five attempts would open the router's default breaker, so with several workers it takes more failures
-    and closes sooner, and with a single one there is none: it would shut out the only worker there is.
-    """
-    if single:
-        return {"retry-max-retries": 2}
-    return {"retry-max-retries": 5, "cb-failure-threshold": 20, "cb-timeout-duration-secs": 10}
+def _attempts(*, single: bool) -> int:
+    """How often a request is tried in all: a second try mends a broken connection, a third may meet another worker."""
+    return 2 if single else 3
 
 
 def _draw_key(image: str) -> dict[str, Any]:
