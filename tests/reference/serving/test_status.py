@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.errors import ApiError
+from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.record import Leg, Record, RecordBook
 from tests.reference.serving.conftest import CHAT, SHORT, chat
 
@@ -187,3 +188,17 @@ async def test_admission_counts_and_frees() -> None:
     assert await admission.drain(0.01)
     with pytest.raises(ApiError, match="draining"), admission.admit(1):
         pass
+
+
+def test_throughput_is_a_rate_over_whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("epd_workers.reference.serving.metrics.time.monotonic", lambda: now)
+    meter = Throughput()
+    now = 100.5
+    assert meter.read(50) == 0
+    now = 102.0
+    assert meter.read(60) == 30
+    now = 102.1
+    assert meter.read(999) == 30
+    now = 104.0
+    assert meter.read(60) == 0

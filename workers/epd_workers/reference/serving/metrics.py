@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.serving.record import Leg
 
 SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160)
+WINDOW_SECONDS = 1.0
 MILLISECONDS = (1, 5, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
 # SGLang's stage names for the stages that have a counterpart there.
 STAGES = {
@@ -23,6 +25,23 @@ STAGES = {
     "transfer": {"prefill": "prefill_transfer_kv_cache", "decode": "decode_transferred"},
     "route": {"decode": "decode_prepare"},
 }
+
+
+class Throughput:
+    """The rate of a growing count over the last window that ended, which is one second or longer."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since = time.monotonic()
+        self._rate = 0.0
+
+    def read(self, count: int) -> float:
+        """Return the rate per second, given the count as it is now."""
+        elapsed = time.monotonic() - self._since
+        if elapsed >= WINDOW_SECONDS:
+            self._rate = (count - self._count) / elapsed
+            self._count, self._since = count, self._since + elapsed
+        return self._rate
 
 
 class Metrics:

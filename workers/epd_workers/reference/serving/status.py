@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from epd_workers import __version__
 from epd_workers.reference.serving.admission import State
 from epd_workers.reference.serving.errors import ApiError, busy, invalid
+from epd_workers.reference.serving.metrics import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,6 +45,7 @@ class Status:
         probe: Generates one token, or encodes one small image.
         records: The last requests.
         metrics: Counters.
+        throughput: Tokens per second.
     """
 
     options: Options
@@ -56,6 +58,7 @@ class Status:
     probe: Callable[[], Awaitable[None]]
     records: RecordBook
     metrics: Metrics
+    throughput: Throughput = field(default_factory=Throughput)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes; the older names of SGLang are kept for older routers."""
@@ -84,7 +87,7 @@ class Status:
             "num_used_tokens": load.used_tokens,
             "max_total_num_tokens": load.max_total_tokens,
             "token_usage": load.used_tokens / load.max_total_tokens,
-            "cache_hit_rate": 0.0,
+            "gen_throughput": self.throughput.read(load.generated_tokens),
             **{f"num_{name}": value for name, value in self._pd_queues().items()},
         }
 
@@ -196,23 +199,19 @@ class Status:
             "dp_rank": 0,
             "num_running_reqs": load.running + load.encoding,
             "num_waiting_reqs": load.waiting,
-            "num_waiting_uncached_tokens": 0,
             "num_total_reqs": self.admission.active,
             "num_used_tokens": load.used_tokens,
             "num_total_tokens": load.used_tokens,
             "max_total_num_tokens": load.max_total_tokens,
             "max_running_requests": load.max_running_requests,
             "token_usage": load.used_tokens / load.max_total_tokens,
-            "gen_throughput": 0.0,
-            "cache_hit_rate": 0.0,
+            "gen_throughput": round(self.throughput.read(load.generated_tokens), 3),
             "utilization": load.running / load.max_running_requests,
         }
         if "memory" in sections:
             gigabytes = load.max_total_tokens / self.layout.page_size * self.layout.page_bytes / 1e9
             state["memory"] = {
-                "weight_gb": 0.0,
                 "kv_cache_gb": round(gigabytes, 3),
-                "graph_gb": 0.0,
                 "token_capacity": load.max_total_tokens,
             }
         if "disagg" in sections:

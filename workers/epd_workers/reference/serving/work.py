@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from epd_workers.reference.engine.request import Sampling
 from epd_workers.reference.model.tokenizer import ImageSlot, Message, Part, Tokenizer
-from epd_workers.reference.serving.errors import invalid
+from epd_workers.reference.serving.errors import ApiError, invalid
 from epd_workers.reference.serving.schema import Body, ChatBody, ChatMessage, CompletionBody, GenerateBody, ImageUrl
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def chat_work(body: ChatBody, rules: Rules) -> Work:
     Raises:
         ApiError: The request is wrong (400) or names another model (404).
     """
-    rules_model(body.model, rules)
+    _check_model(body.model, rules)
     images: list[str] = []
     messages = [_message(message, images) for message in body.messages]
     prompt = PromptParts(rules.tokenizer.render(messages), tuple(images))
@@ -104,7 +104,7 @@ def chat_work(body: ChatBody, rules: Rules) -> Work:
 
 def completion_work(body: CompletionBody, rules: Rules) -> Work:
     """Read a text completion; raises as `chat_work`."""
-    rules_model(body.model, rules)
+    _check_model(body.model, rules)
     prompts = [_text_prompt(prompt, (), rules.tokenizer, "prompt") for prompt in _prompts(body.prompt)]
     top = int(body.logprobs or 0)
     sampling = _sampling(
@@ -146,16 +146,10 @@ def generate_work(body: GenerateBody, rules: Rules) -> Work:
     return _work(body, prompts, sampling, (params.n if params else 1) or 1, rules)
 
 
-def rules_model(model: str, rules: Rules) -> None:
-    """Check the name of the model.
-
-    Raises:
-        ApiError: 404 for a name that is not served here.
-    """
+def _check_model(model: str, rules: Rules) -> None:
     if model not in {"", rules.model}:
-        error = invalid(f"model {model!r} is not served here, {rules.model!r} is", "model", "model_not_found")
-        error.status = 404
-        raise error
+        message = f"model {model!r} is not served here, {rules.model!r} is"
+        raise ApiError(404, message, code="model_not_found", param="model")
 
 
 def _work(body: Body, prompts: Sequence[PromptParts], sampling: Sampling, n: int, rules: Rules) -> Work:
