@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from epd_workers.reference.main import main
 from epd_workers.reference.serving.options import FLAGS, Options, UsageError, parse, parse_or_exit
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_flags_that_the_operator_passes() -> None:
@@ -99,3 +105,8 @@ def test_help_explains_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert all(f"--{flag.name}" in text and flag.help.split()[0] in text for flag in FLAGS)
+
+
+def test_a_model_directory_must_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--role", "decode", "--model-path", str(tmp_path / "nowhere")]) == 2
+    assert "there is no such directory" in capsys.readouterr().err

@@ -130,3 +130,16 @@ async def test_killed_processes_leave_nothing_behind_in_their_peers(
     fields = meeting(survivor_prefill) | {"max_tokens": 5}
     answers = await asyncio.gather(*(server.post(**fields) for server in (survivor_prefill, survivor_decode)))
     assert [status for status, _ in answers] == [200, 200]
+
+
+@pytest.mark.nightly
+async def test_a_taken_port_ends_the_program_with_a_plain_message(program: Callable[..., Awaitable[Program]]) -> None:
+    server = await program("aggregated")
+    words = ["--role", "decode", "--port", str(server.port)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "epd_workers.reference.main", *words, stderr=asyncio.subprocess.PIPE
+    )
+    _, error = await process.communicate()
+    assert process.returncode == 1
+    assert b"cannot start" in error
+    assert b"Traceback" not in error
