@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.cluster import access, components, kwok, machine, pause, process, registry
+from e2e.kube import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,11 +184,20 @@ def kill(*names: str) -> None:
             os.kill(record.pid, signal.SIGKILL)
 
 
+def reaches_web(pod: str) -> None:
+    """A kubelet that has just started serves before it has been told its pods again, and refuses to enter them."""
+
+    def answer() -> bool:
+        return inside(pod, "wget", "-qO-", "http://web/", check=False).stdout.startswith("web-")
+
+    until("the Service, from inside the pod", answer, seconds=20)
+
+
 def test_up_repairs_what_was_killed_and_no_pod_notices(pod: str) -> None:
     before = restarts()
     kill(*POD_KILLERS)
     up()
-    assert inside(pod, "wget", "-qO-", "http://web/").stdout.startswith("web-")
+    reaches_web(pod)
     assert restarts() == before
 
 
@@ -196,5 +206,5 @@ def test_up_repairs_the_loss_of_everything(pod: str) -> None:
     before = restarts()
     kill(*(component.name for component in components.components()))
     up()
-    assert inside(pod, "wget", "-qO-", "http://web/").stdout.startswith("web-")
+    reaches_web(pod)
     assert restarts() == before
