@@ -112,11 +112,11 @@ async def test_a_decode_whose_request_never_comes_gives_up(pair: Pair) -> None:
 @pytest.mark.parametrize("late", [True, False])
 async def test_a_refused_request_fails_its_decode_at_once(pair: Pair, late: bool) -> None:
     if late:
-        pair.server.refuse(5, "draining")
+        pair.server.refuse(5, RuntimeError("draining"))
     decode = asyncio.create_task(receive(pair, 5))
     await asyncio.sleep(0.05)
     if not late:
-        pair.server.refuse(5, "draining")
+        pair.server.refuse(5, RuntimeError("draining"))
     async with asyncio.timeout(0.3):
         with pytest.raises(TransferError, match="draining"):
             await decode
@@ -126,7 +126,7 @@ async def test_a_refused_request_fails_its_decode_at_once(pair: Pair, late: bool
 async def test_a_refusal_does_not_touch_a_room_in_use(pair: Pair) -> None:
     task = asyncio.create_task(prefill(pair, 3))
     await asyncio.sleep(0.05)
-    pair.server.refuse(3, "duplicate")
+    pair.server.refuse(3, RuntimeError("duplicate"))
     assert (await receive(pair, 3)).pages == PAGES
     await task
 

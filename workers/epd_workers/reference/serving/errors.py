@@ -13,7 +13,7 @@ from epd_workers.reference.engine.request import Aborted, EngineFailed, InvalidR
 from epd_workers.reference.model.interface import BadImage, LayoutMismatch
 from epd_workers.reference.transfer.body import BodyError
 from epd_workers.reference.transfer.encoders import EncodersUnavailableError, ImageRefusedError
-from epd_workers.reference.transfer.errors import DuplicateRoomError, TransferError
+from epd_workers.reference.transfer.errors import DuplicateRoomError, PeerFailedError, TransferError
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,23 @@ def translate(error: Exception) -> ApiError:
         return _validation(error)
     if isinstance(error, web.HTTPException):
         return ApiError(error.status, error.text or error.reason, code=error.reason.lower().replace(" ", "_"))
+    if isinstance(error, PeerFailedError):
+        headers = RETRY_AFTER if error.status == 503 else {}
+        return ApiError(error.status, str(error), code=error.code, headers=headers)
     for kinds, status, code in TABLE:
         if isinstance(error, kinds):
             headers = RETRY_AFTER if status == 503 else {}
             return ApiError(status, str(error) or type(error).__name__, code=code, headers=headers)
     log.error("request failed", exc_info=error)
     return ApiError(500, f"internal error: {type(error).__name__}", code="internal_error")
+
+
+def explain(error: BaseException) -> PeerFailedError:
+    """Return what the other half of a failed request is told, so that it answers the same."""
+    if not isinstance(error, Exception):
+        return PeerFailedError("the request was aborted")
+    known = translate(error)
+    return PeerFailedError(str(known), status=known.status, code=known.code)
 
 
 def _validation(error: ValidationError) -> ApiError:

@@ -123,7 +123,7 @@ class Generation:
                     return await self._run(request, body.stream, work, form(record), record)
         except Exception as error:
             for job in work.jobs:
-                self.runner.abandon(job, str(translate(error)))
+                self.runner.abandon(job, error)
             raise
 
     async def _run(

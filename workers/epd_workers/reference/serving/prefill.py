@@ -45,10 +45,10 @@ class PrefillRunner:
             loaded, handover = await self._transfer(assignment, rendezvous)
         yield Answer(loaded.prompt.token_ids, _only(handover.first))
 
-    def abandon(self, job: Job, message: str) -> None:
+    def abandon(self, job: Job, error: Exception) -> None:
         """See `Runner`."""
         if job.rendezvous is not None and not job.rendezvous.fake:
-            self._pages.refuse(job.rendezvous.room, message)
+            self._pages.refuse(job.rendezvous.room, error)
 
     async def _transfer(self, assignment: Assignment, rendezvous: Rendezvous) -> tuple[LoadedPrompt, Handover]:
         leg = assignment.leg

@@ -50,7 +50,7 @@ class Runner(Protocol):
     def answer(self, assignment: Assignment) -> AbstractAsyncContextManager[Answer]:
         """Answer one job."""
 
-    def abandon(self, job: Job, message: str) -> None:
+    def abandon(self, job: Job, error: Exception) -> None:
         """Let whoever waits for a job's other half know that it failed, perhaps before it was begun."""
 
 
@@ -94,7 +94,7 @@ class LoneRunner:
     def __init__(self) -> None:
         self.queues = Queues()
 
-    def abandon(self, job: Job, message: str) -> None:
+    def abandon(self, job: Job, error: Exception) -> None:
         """Do nothing: a failure here is seen by the client alone."""
 
 

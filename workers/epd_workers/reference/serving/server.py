@@ -20,7 +20,7 @@ from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.decode import DecodeRunner
 from epd_workers.reference.serving.encode import EncodeService
-from epd_workers.reference.serving.errors import error_middleware
+from epd_workers.reference.serving.errors import error_middleware, explain
 from epd_workers.reference.serving.generation import Generation
 from epd_workers.reference.serving.media import MediaLimits, media_session
 from epd_workers.reference.serving.metrics import Metrics
@@ -145,7 +145,7 @@ class Server:
             pages = -(-min(options.context_length, options.max_total_tokens) // options.page_size)
             receiver = Receiver(self.layout, pages, options.pod, self._timeouts)
             return DecodeRunner(self._engine, self._model, receiver, session, options.bootstrap_port)
-        self._pages = PageServer(self.layout, self._timeouts)
+        self._pages = PageServer(self.layout, self._timeouts, explain)
         self._pages_port = await self._pages.start(options.host, options.transfer_port)
         self._exits.push_async_callback(self._pages.close)
         self._bootstrap_port = await self._listen(self._table.application(), options.bootstrap_port)

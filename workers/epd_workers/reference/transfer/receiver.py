@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from epd_workers.reference.transfer import frame as wire
 from epd_workers.reference.transfer.deadline import within
-from epd_workers.reference.transfer.errors import TransferError
+from epd_workers.reference.transfer.errors import PeerFailedError, TransferError
 from epd_workers.reference.transfer.frame import Frame, FrameError, FrameKind, FrameLimits
 from epd_workers.reference.transfer.layout import Layout
 
@@ -112,9 +112,7 @@ class Receiver:
         limits = FrameLimits(meta=meta, body=self.layout.page_bytes)
         frame = await within(seconds, wire.read(reader, limits))
         if frame.kind is FrameKind.FAILED:
-            raise TransferError(
-                f"the prefill server failed room {room}: {frame.meta.get('message', 'no reason given')}"
-            )
+            raise PeerFailedError.parse(frame.meta, room)
         return frame
 
     def _check_accept(self, frame: Frame, room: int) -> None:

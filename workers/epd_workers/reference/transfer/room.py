@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epd_workers.reference.transfer.deadline import within
-from epd_workers.reference.transfer.errors import TransferError
+from epd_workers.reference.transfer.errors import PeerFailedError, TransferError
 from epd_workers.reference.transfer.frame import Frame, FrameKind
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Room:
         self.sent_bytes += len(data)
         self._post(Frame(FrameKind.PAGE, {"page": index}, data))
 
-    def post_failure(self, message: str) -> None:
-        """Tell the peer that nothing more will come."""
-        self._post(Frame(FrameKind.FAILED, {"room": self.number, "message": message}))
+    def post_failure(self, failure: PeerFailedError) -> None:
+        """Tell the peer that nothing more will come, and why."""
+        self._post(Frame(FrameKind.FAILED, {**failure.meta(), "room": self.number}))
 
     async def connected(self, seconds: float) -> None:
         """Wait until a decode server joins the room.

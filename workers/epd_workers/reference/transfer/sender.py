@@ -7,12 +7,13 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epd_workers.reference.transfer import frame as wire
 from epd_workers.reference.transfer.deadline import within
-from epd_workers.reference.transfer.errors import DuplicateRoomError, TransferError, describe
+from epd_workers.reference.transfer.errors import DuplicateRoomError, PeerFailedError, TransferError, describe
 from epd_workers.reference.transfer.frame import Frame, FrameError, FrameKind, FrameLimits
 from epd_workers.reference.transfer.layout import Layout
 from epd_workers.reference.transfer.room import Room
@@ -38,15 +39,24 @@ class _Hello:
     peer: str
 
 
+Explain = Callable[[BaseException], PeerFailedError]
+"""What a decode server is told of a failure of its other half."""
+
+
+def _plain(error: BaseException) -> PeerFailedError:
+    return PeerFailedError(str(error) or "the request was aborted")
+
+
 class PageServer:
     """Serves the pages of all rooms of one prefill server on one TCP port."""
 
-    def __init__(self, layout: Layout, timeouts: Timeouts) -> None:
+    def __init__(self, layout: Layout, timeouts: Timeouts, explain: Explain = _plain) -> None:
         self._layout = layout
         self._timeouts = timeouts
+        self._explain = explain
         self._rooms: dict[int, Room] = {}
         self._early: dict[int, asyncio.Future[Room]] = {}
-        self._failures: OrderedDict[int, tuple[float, str]] = OrderedDict()
+        self._failures: OrderedDict[int, tuple[float, PeerFailedError]] = OrderedDict()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -93,26 +103,27 @@ class PageServer:
         try:
             yield room
         except BaseException as error:
-            message = str(error) or "the request was aborted"
-            room.post_failure(message)
+            failure = self._explain(error)
+            room.post_failure(failure)
             if not room.attached:
-                self._remember(number, message)
+                self._remember(number, failure)
             raise
         finally:
             del self._rooms[number]
 
-    def refuse(self, number: int, message: str) -> None:
+    def refuse(self, number: int, error: Exception) -> None:
         """Tell the decode server of a room, waiting or to come, that its request was not taken on."""
         if number in self._rooms:
             return
-        self._remember(number, message)
+        failure = self._explain(error)
+        self._remember(number, failure)
         early = self._early.pop(number, None)
         if early is not None:
-            early.set_exception(TransferError(message))
+            early.set_exception(failure)
 
-    def _remember(self, number: int, message: str) -> None:
+    def _remember(self, number: int, failure: PeerFailedError) -> None:
         # A decode that comes later learns at once what happened instead of waiting for its deadline.
-        self._failures[number] = (time.monotonic() + REMEMBER_FAILURE_SECONDS, message)
+        self._failures[number] = (time.monotonic() + REMEMBER_FAILURE_SECONDS, failure)
         while len(self._failures) > MAX_REMEMBERED_FAILURES:
             self._failures.popitem(last=False)
 
@@ -139,7 +150,8 @@ class PageServer:
             room = await self._meet(hello, answer)
             await self._send_room(room, answer, writer)
         except TransferError as error:
-            await self._write(writer, Frame(FrameKind.FAILED, {"room": hello.room, "message": str(error)}))
+            failure = error if isinstance(error, PeerFailedError) else _plain(error)
+            await self._write(writer, Frame(FrameKind.FAILED, {**failure.meta(), "room": hello.room}))
         finally:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
@@ -148,9 +160,9 @@ class PageServer:
         differences = self._layout.differences(hello.layout)
         if differences:
             raise TransferError(f"the pages of this prefill server do not fit: {'; '.join(differences)}")
-        expiry, message = self._failures.get(hello.room, (0.0, ""))
-        if time.monotonic() < expiry:
-            raise TransferError(message)
+        expiry, failure = self._failures.get(hello.room, (0.0, None))
+        if failure is not None and time.monotonic() < expiry:
+            raise failure
         room = self._rooms.get(hello.room)
         if room is None:
             room = await self._await_room(hello.room, answer)
