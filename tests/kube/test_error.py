@@ -58,3 +58,9 @@ def test_the_wait_that_the_server_asks_for(headers: dict[str, str], details: dic
 
 def test_an_answer_that_is_no_object_does_not_confuse() -> None:
     assert from_answer("GET /x", 500, b"[1]", {}).message == "[1]"
+
+
+def test_the_causes_of_a_refusal_are_kept() -> None:
+    details = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
+    error = from_answer("PATCH /x", 403, json.dumps({"kind": "Status", "details": details}).encode(), {})
+    assert error.causes == {"NamespaceTerminating"}

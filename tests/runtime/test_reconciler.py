@@ -10,7 +10,7 @@ from epd_operator.kube import ApiError, Conflict, Forbidden, Invalid, NotFound, 
 from epd_operator.kube.kind import SERVICE, Kind
 from epd_operator.plan import Event, Observed, Plan, Ref, Settings
 from epd_operator.runtime.cache import Cache
-from epd_operator.runtime.reconciler import CONFLICT_SECONDS, ROUNDS, Reconciler
+from epd_operator.runtime.reconciler import CONFLICT_SECONDS, LEAVING_SECONDS, ROUNDS, Reconciler
 from epd_operator.runtime.scope import CUSTOM, Key
 
 if TYPE_CHECKING:
@@ -294,6 +294,17 @@ async def test_an_edit_that_makes_the_merge_invalid_is_overwritten_without_a_tra
     assert [entry["manager"] for entry in stored["metadata"]["managedFields"]] == ["epd-operator"]
     await world.run()
     assert world.cluster.calls == []
+
+
+async def test_a_namespace_that_goes_away_is_left_in_peace() -> None:
+    world = World(service("a"), service("b"))
+    leaving = Forbidden("PATCH", "it is being terminated", status=403)
+    leaving.causes = frozenset({"NamespaceTerminating"})
+    world.cluster.errors["apply", "a"] = leaving
+    outcome = await world.reconciler.reconcile(KEY)
+    assert (outcome.result, outcome.after) == ("requeue_after", LEAVING_SECONDS)
+    assert world.cluster.writes == [("apply", "a")]
+    assert world.recorded == []
 
 
 async def test_without_an_answer_nothing_is_concluded() -> None:

@@ -49,6 +49,7 @@ class StatusError(ApiError):
     Attributes:
         status: HTTP status.
         reason: the machine-readable reason of the Status object, such as `AlreadyExists`; may be empty.
+        causes: the machine-readable reasons of its details, such as `NamespaceTerminating`.
     """
 
     statuses: ClassVar[frozenset[int]] = frozenset()
@@ -57,6 +58,7 @@ class StatusError(ApiError):
         super().__init__(call, message)
         self.status = status
         self.reason = reason
+        self.causes: frozenset[str] = frozenset()
 
 
 class Unauthorized(StatusError):
@@ -128,9 +130,15 @@ def from_answer(call: str, status: int, body: bytes, headers: Mapping[str, str])
     message = document.get("message") or body[:MESSAGE_LIMIT].decode(errors="replace").strip() or f"HTTP {status}"
     reason = str(document.get("reason") or "")
     text = str(message)[:MESSAGE_LIMIT]
+    asked = headers.get("Retry-After") or (document.get("details") or {}).get("retryAfterSeconds")
+    error = _of_status(call, status, text, reason, asked)
+    error.causes = frozenset(str(cause.get("reason")) for cause in (document.get("details") or {}).get("causes") or ())
+    return error
+
+
+def _of_status(call: str, status: int, text: str, reason: str, asked: Any) -> StatusError:
     if status in TooManyRequests.statuses:
-        wait = _seconds(headers.get("Retry-After") or (document.get("details") or {}).get("retryAfterSeconds"))
-        return TooManyRequests(call, text, status=status, reason=reason, retry_after=wait)
+        return TooManyRequests(call, text, status=status, reason=reason, retry_after=_seconds(asked))
     for kind in (Unauthorized, Forbidden, NotFound, Conflict, Gone, Invalid, ServerError):
         if status in kind.statuses:
             return kind(call, text, status=status, reason=reason)

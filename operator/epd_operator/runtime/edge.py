@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import kopf
+from typing_extensions import override
 
 from epd_operator.runtime.scope import WATCHED, Scope, selector
 
@@ -20,6 +21,26 @@ if TYPE_CHECKING:
     from epd_operator.kube import Connection
     from epd_operator.kube.kind import Kind
     from epd_operator.runtime.intake import Intake
+
+
+class NoEssence(kopf.DiffBaseStorage):
+    """Spares kopf the copy and comparison of every object of every event, which only its change handlers look at.
+
+    That is two thirds of the time that an event takes.
+    """
+
+    @override
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        """Nothing of the object."""
+        return cast("kopf.BodyEssence", {})
+
+    @override
+    def fetch(self, *, body: kopf.Body) -> None:
+        """Nothing was stored."""
+
+    @override
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is stored."""
 
 
 def settings() -> kopf.OperatorSettings:
@@ -35,6 +56,7 @@ def settings() -> kopf.OperatorSettings:
     found.networking.request_timeout = 30
     found.networking.connect_timeout = 5
     found.networking.error_backoffs = (0.5, 1, 2, 4, 8)
+    found.persistence.diffbase_storage = NoEssence()
     found.process.ultimate_exiting_timeout = None  # we end the process ourselves
     for kind in WATCHED:
         labels = selector(kind)

@@ -34,7 +34,7 @@ from epd_operator.runtime import record
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.edge import Edge, registry
 from epd_operator.runtime.intake import Intake
-from epd_operator.runtime.lease import Election
+from epd_operator.runtime.leadership import Leadership
 from epd_operator.runtime.metric import CONTROLLER, Metrics
 from epd_operator.runtime.probe import Server
 from epd_operator.runtime.pulse import STANDBY_BOUND, Pulse
@@ -87,13 +87,12 @@ class Operator:
         self._cluster = HttpCluster(self._connection)
         self._intake = Intake(self.cache, self._queue)
         self._sync = Sync(self._cluster, self._intake, self._pulse, config.scope, config.resync_seconds)
-        self._election = Election(
-            self._cluster,
-            namespace=config.namespace,
-            name=config.lease,
-            identity=config.identity,
-            timing=config.timing,
+        self._leadership = Leadership(
+            config,
+            load,
+            observe=self._observe,
             changed=lambda leads: self.metrics.leader.labels(config.lease).set(leads),
+            lost=self._lose,
         )
         self._edge = Edge(registry(self._connection, self._intake, self._sync.beat), config.scope)
         self._leads = False
@@ -131,9 +130,10 @@ class Operator:
             await probes.stop()
             await scrape.stop()
             await self._connection.close()
+            await self._leadership.close()
 
     async def _stand_by(self) -> int:
-        acquire = asyncio.create_task(self._election.acquire(), name="lease")
+        acquire = asyncio.ensure_future(self._leadership.acquire())
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         try:
             await asyncio.wait({acquire, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -151,34 +151,30 @@ class Operator:
         self._leads = True
         pod_session = aiohttp.ClientSession()  # never the API server's session: that one carries our token
         poller = Poller(self.cache, self._queue.add, functools.partial(fetch, pod_session), self._config.registrar_port)
-        hold = asyncio.create_task(self._hold(), name="lease")
         work = asyncio.create_task(self._work(poller), name="work")
         try:
-            done, _ = await asyncio.wait({hold, work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if stop in done:
                 log.info("stopping")
             elif work in done:
                 log.error("stopping: a part of the operator ended", exc_info=work.exception())
             return 0 if stop in done else 1
         finally:
-            await self._leave(work, hold, poller)
+            await self._leave(work, poller)
             await pod_session.close()
 
-    async def _leave(self, work: asyncio.Task[None], hold: asyncio.Task[None], poller: Poller) -> None:
+    async def _leave(self, work: asyncio.Task[None], poller: Poller) -> None:
         self._queue.close()
         if not await self._queue.drain(DRAIN_SECONDS):
             log.warning("a reconciliation was cut off")
         work.cancel()
         await asyncio.wait({work})
-        hold.cancel()
-        await asyncio.wait({hold})
-        await self._election.release()
+        await self._leadership.release()
         poller.close()
         await self._edge.stop(EDGE_SECONDS)
         log.info("stopped")
 
-    async def _hold(self) -> None:
-        await self._election.hold()
+    def _lose(self) -> None:
         log.error("lease lost: ending at once")
         self._die(LOST)
 
@@ -304,13 +300,13 @@ class Operator:
     def _ill(self) -> list[str]:
         if self._leads:
             return self._pulse.faults(LEASE.resource)
-        silence = time.monotonic() - self._election.polled
+        silence = time.monotonic() - self._leadership.polled
         return [f"the lease could not be read for {silence:.0f} s"] if silence > STANDBY_BOUND else []
 
     def _unready(self) -> list[str]:
         if self._leads:
             return [] if self._sync.ready.is_set() else ["the first lists are not complete"]
-        silence = time.monotonic() - self._election.polled
+        silence = time.monotonic() - self._leadership.polled
         bound = self._config.timing.duration
         return [f"the lease could not be read for {silence:.0f} s"] if silence > bound else []
 
@@ -320,7 +316,7 @@ class Operator:
         self.metrics.request_seconds.labels(method, "kubernetes").observe(seconds)
 
     def _may_write(self) -> bool:
-        return self._election.holds()
+        return self._leadership.holds()
 
     def _foreign(self, path: str, watch: bool) -> None:
         self._sync.answered(path, watch)

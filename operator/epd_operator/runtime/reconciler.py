@@ -40,6 +40,10 @@ ROUNDS: Final = 4
 CONFLICT_SECONDS: Final = 30.0
 """How often a name that a foreign object holds is looked at again; that object is not watched."""
 
+TERMINATING: Final = "NamespaceTerminating"
+LEAVING_SECONDS: Final = 30.0
+"""In a namespace that is going away everything of ours goes too: nothing is made, reported or tried in haste."""
+
 REPAIR: Final = f"{MANAGER}-repair"
 """Field manager of the one write that is no server-side apply, so that its traces can be told apart."""
 
@@ -100,6 +104,7 @@ class _Attempt:
     writes: int = 0
     conflicts: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    leaving: bool = False
 
 
 class Reconciler:
@@ -152,6 +157,8 @@ class Reconciler:
         for _ in range(ROUNDS):
             target = self._plan(key, custom, attempt)
             attempt = await self._apply_all(target, custom, memory)
+            if attempt.leaving:
+                return Outcome("requeue_after", LEAVING_SECONDS)
             if not attempt.writes:
                 break
         memory.conflicts, memory.failures = tuple(attempt.conflicts), tuple(attempt.failures)
@@ -192,6 +199,9 @@ class Reconciler:
             except (Transport, Unauthorized, TooManyRequests):
                 raise
             except StatusError as error:
+                if TERMINATING in error.causes:
+                    attempt.leaving = True
+                    return attempt
                 attempt.failures.append(f"{name}: {error.reason or error.status}: {error.message}")
                 outcome = "failed"
             if outcome == "conflict":
