@@ -74,7 +74,7 @@ def _kubeconfig() -> Access:
 
     settings = client.Configuration()
     try:
-        config.load_kube_config(client_configuration=settings)
+        config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=settings)
     except config.ConfigException as error:
         raise AccessError(f"KUBECONFIG={os.environ['KUBECONFIG']}: {error}") from error
     tls: ssl.SSLContext | None = None
