@@ -142,6 +142,7 @@ class World:
         self.routers = Routers()
         self.planner = Planner(*objects)
         self.recorded: list[Event] = []
+        self.now = 100.0
         self.applied: list[tuple[str, str]] = []
         custom = {"metadata": {"name": "demo", "namespace": "ns", "uid": UID, "resourceVersion": "1", "generation": 1}}
         self.cluster.objects["DeepSeekV41Deployment", "demo"] = custom
@@ -160,6 +161,7 @@ class World:
             applied=lambda kind, outcome: self.applied.append((kind, outcome)),
             record=record,
             planner=self.planner,
+            clock=lambda: self.now,
         )
 
     async def run(self) -> str:
@@ -305,6 +307,11 @@ async def test_a_namespace_that_goes_away_is_left_in_peace() -> None:
     assert (outcome.result, outcome.after) == ("requeue_after", LEAVING_SECONDS)
     assert world.cluster.writes == [("apply", "a")]
     assert world.recorded == []
+    assert await world.run() == "requeue_after"
+    assert world.cluster.calls == []
+    world.now += LEAVING_SECONDS
+    world.cluster.errors.clear()
+    assert await world.run() == "success"
 
 
 async def test_without_an_answer_nothing_is_concluded() -> None:

@@ -133,8 +133,8 @@ def load_configuration(kubeconfig: str | None = None, context: str | None = None
             loader.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         raise CredentialError(
-            f"no access to a cluster: {str(error).rstrip('.')}. Set KUBECONFIG (or --kubeconfig) to a readable file with "
-            "a current context, or run inside a pod whose service account token is mounted."
+            f"no access to a cluster: {str(error).rstrip('.')}. Set KUBECONFIG (or --kubeconfig) to a readable file "
+            "with a current context, or run inside a pod whose service account token is mounted."
         ) from error
     return configuration
 

@@ -8,6 +8,7 @@ cannot be applied does not stop the others: its error becomes one line in the st
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -69,6 +70,7 @@ class Memory:
 
     Attributes:
         uid: whom this is about; a namesake starts afresh.
+        leaving_until: monotonic time before which nothing is tried, because the namespace was found to be going away.
         conflicts: foreign objects found at the last attempt.
         failures: errors of the last attempt, one line each.
         settled: per child, digest of what was applied and of what the server made of it, where the two differ for
@@ -78,6 +80,7 @@ class Memory:
     """
 
     uid: str = ""
+    leaving_until: float = 0.0
     conflicts: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     settled: dict[tuple[Kind, str], tuple[str, str]] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class Reconciler:
         applied: told about every write with kind and outcome.
         record: posts Events.
         planner: `plan`, or a stand-in.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -130,6 +134,7 @@ class Reconciler:
         applied: Callable[[str, str], None] = lambda *_: None,
         record: Callable[[Mapping[str, Any], tuple[Event, ...]], Any] | None = None,
         planner: Planner = plan,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -138,6 +143,7 @@ class Reconciler:
         self._applied = applied
         self._record = record
         self._planner = planner
+        self._clock = clock
         self._memories: dict[Key, Memory] = {}
 
     async def reconcile(self, key: Key) -> Outcome:
@@ -153,11 +159,14 @@ class Reconciler:
             self._routers.drop(key)
             return Outcome("success")
         memory = self._memory(key, custom["metadata"]["uid"])
+        if self._clock() < memory.leaving_until:
+            return Outcome("requeue_after", LEAVING_SECONDS)
         attempt = _Attempt(conflicts=list(memory.conflicts), failures=list(memory.failures))
         for _ in range(ROUNDS):
             target = self._plan(key, custom, attempt)
             attempt = await self._apply_all(target, custom, memory)
             if attempt.leaving:
+                memory.leaving_until = self._clock() + LEAVING_SECONDS
                 return Outcome("requeue_after", LEAVING_SECONDS)
             if not attempt.writes:
                 break
