@@ -16,10 +16,12 @@ from e2e.tests.conftest import ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from e2e.stack import Stack
+
 GENEROUS = 60  # seconds within which any answer, good or bad, must have come
 
 
-def with_picture(question: str, url: str) -> list[dict[str, Any]]:
+def with_picture(question: str, url: str) -> list[Any]:
     """A chat of one user message with one image part."""
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
     return [{"role": "user", "content": parts}]
@@ -98,7 +100,7 @@ def test_image_chat_goes_through_an_encoder(client: openai.OpenAI, operator: Kub
     rid = f"e2e-{uuid.uuid4().hex}"
     answer = client.chat.completions.create(
         model="demo",
-        messages=with_picture("What do you see?", red_circle()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+        messages=with_picture("What do you see?", red_circle()),
         max_tokens=8,
         temperature=0,
         extra_headers={"X-Request-ID": rid},
@@ -113,14 +115,57 @@ def test_image_chat_goes_through_an_encoder(client: openai.OpenAI, operator: Kub
     assert set(records) == {"encode", "prefill", "decode"}
 
 
-def test_http_image_url(client: openai.OpenAI, operator: Kube, serving: Object) -> None:
-    """The picture is fetched from a URL inside the cluster by whoever needs it."""
+@pytest.fixture
+def picture_server(operator: Kube, serving: Object, stack: Stack) -> str:
+    """Base URL of a pod that serves `red.png`, on a port that our network policies let engines reach."""
+    namespace = serving["metadata"]["namespace"]
+    meta = {"name": "pictures", "namespace": namespace}
+    png = red_circle().partition(",")[2]
+    operator.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "binaryData": {"red.png": png}})
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {
+        "name": "http",
+        "image": stack.images["worker"],
+        "command": ["python3", "-m", "http.server", "80", "--directory", "/pictures"],
+        "securityContext": security,
+        "volumeMounts": [{"name": "pictures", "mountPath": "/pictures"}],
+        "readinessProbe": {"httpGet": {"path": "/red.png", "port": 80}, "periodSeconds": 1},
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "securityContext": {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]},
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "volumes": [{"name": "pictures", "configMap": {"name": "pictures"}}],
+    }
+    operator.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    def address() -> str | None:
+        ready_now = [p for p in ready_pods(operator.pods(namespace)) if p["metadata"]["name"] == "pictures"]
+        return str(ready_now[0]["status"]["podIP"]) if ready_now else None
+
+    return f"http://{until('the picture server', address, seconds=60)}"
+
+
+def test_a_picture_by_url(client: openai.OpenAI, picture_server: str) -> None:
+    ask: dict[str, Any] = {"model": "demo", "max_tokens": 8, "temperature": 0}
+    by_url = client.chat.completions.create(messages=with_picture("?", f"{picture_server}/red.png"), **ask)
+    inline = client.chat.completions.create(messages=with_picture("?", red_circle()), **ask)
+    assert by_url.choices[0].message.content == inline.choices[0].message.content
+
+
+def test_a_picture_that_is_not_there(client: openai.OpenAI, operator: Kube, serving: Object) -> None:
     prefill = roles(operator, serving)["prefill"][0]
     missing = f"http://{prefill['status']['podIP']}:30000/no-such-picture.png"
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(
             model="demo",
-            messages=with_picture("?", missing),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+            messages=with_picture("?", missing),
             max_tokens=4,
         )
     assert "image" in str(refused.value).lower()
@@ -158,7 +203,7 @@ def test_what_is_wrong_with_a_request_is_a_4xx(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(
             model="demo",
-            messages=with_picture("?", "data:image/png;base64,AAAA"),  # type: ignore[arg-type]  # plain dictionaries
+            messages=with_picture("?", "data:image/png;base64,AAAA"),
         )
     with pytest.raises((openai.NotFoundError, openai.APIStatusError)) as unknown:
         client.chat.completions.create(model="no-such-model", messages=[{"role": "user", "content": "x"}])
@@ -222,7 +267,7 @@ def test_encoder_killed(client: openai.OpenAI, operator: Kube, serving: Object) 
     try:
         client.chat.completions.create(
             model="demo",
-            messages=with_picture("?", red_circle()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+            messages=with_picture("?", red_circle()),
             max_tokens=2,
         )
     except openai.APIStatusError as error:
@@ -232,7 +277,7 @@ def test_encoder_killed(client: openai.OpenAI, operator: Kube, serving: Object) 
     recovered(operator, serving, encode)
     answer = client.chat.completions.create(
         model="demo",
-        messages=with_picture("?", red_circle()),  # type: ignore[arg-type]  # plain dictionaries, as users write them
+        messages=with_picture("?", red_circle()),
         max_tokens=2,
     )
     assert answer.choices
