@@ -10,6 +10,12 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/epd
 
+# Every download and build cache in one folder of ours, so that distclean can keep its word.
+export UV_CACHE_DIR ?= $(CACHE)/uv
+export PIP_CACHE_DIR ?= $(CACHE)/pip
+export GOCACHE ?= $(CACHE)/go-build
+export GOMODCACHE ?= $(CACHE)/go-mod
+
 .PHONY: help demo test check format generate cluster images nightly bench down clean distclean
 
 help: ## list the targets
