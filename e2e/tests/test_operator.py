@@ -52,7 +52,7 @@ def writes(*, since: dt.datetime) -> list[Object]:
             continue
         at = dt.datetime.fromisoformat(record["requestReceivedTimestamp"])
         resource = record.get("objectRef", {}).get("resource")
-        if record["user"]["username"] == ACCOUNT and at >= since and resource not in {"leases", "events"}:
+        if record["user"].get("username") == ACCOUNT and at >= since and resource not in {"leases", "events"}:
             found.append(record)
     return found
 

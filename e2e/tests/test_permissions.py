@@ -33,7 +33,7 @@ def audited(operator: Kube) -> list[Object]:
         record = json.loads(line)
         # An open watch has only been answered, never completed.
         stage = "ResponseStarted" if record["verb"] == "watch" else "ResponseComplete"
-        if record["user"]["username"] == ACCOUNT and record["stage"] == stage:
+        if record["user"].get("username") == ACCOUNT and record["stage"] == stage:
             records.append(record)
     assert records, "the operator never asked anything"
     return records
@@ -65,7 +65,9 @@ def used(records: list[Object]) -> set[Verb]:
 def test_nothing_the_operator_asks_is_refused(audited: list[Object]) -> None:
     refused: dict[str, int] = defaultdict(int)
     for record in audited:
-        if record["responseStatus"]["code"] == 403:
+        # A namespace on its way out refuses new objects, and the first refusal is how the operator learns of it.
+        leaving = "is being terminated" in record["responseStatus"].get("message", "")
+        if record["responseStatus"]["code"] == 403 and not leaving:
             refused[f"{record['verb']} {record['requestURI']}: {record['responseStatus'].get('message')}"] += 1
     assert not refused
 
