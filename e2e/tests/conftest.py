@@ -10,23 +10,33 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from e2e import stack as stacks
 from e2e.cluster import access
 from e2e.forward import Forward
-from e2e.kube import Kube, Object, is_true, until
+from e2e.kube import Kube, Object, until
+from e2e.tests.fleet import launch
+from e2e.tests.samples import ready, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SAMPLE = stacks.ROOT / "manifests" / "samples" / "reference.yaml"
-LAST = ("test_permissions.py",)  # reads what the whole run did
+    from e2e.tests.fleet import Fleet
+
+ORDER = ("test_operator.py", "test_serving.py", "test_registrar.py", "test_crd.py", "test_operator_rest.py")
+"""First the twenty deployments, then what leaves them alone for two minutes, then what looks back at these minutes."""
+LAST = "test_permissions.py"
+"""Looks back at the whole run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files that look back at the run last."""
-    items.sort(key=lambda item: item.path.name in LAST)
+    """Bring the files into the order that they need."""
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.name
+        return len(ORDER) + (name == LAST) if name not in ORDER else ORDER.index(name)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -74,28 +84,6 @@ def new_namespace(kube: Kube) -> Iterator[Callable[[str], str]]:
         kube.delete("v1", "Namespace", None, name)
 
 
-def sample(name: str, namespace: str) -> Object:
-    """The sample of the repository under another name."""
-    deployment: Object = yaml.safe_load(SAMPLE.read_text())
-    deployment["metadata"] = {"name": name, "namespace": namespace}
-    return deployment
-
-
-def ready(kube: Kube, namespace: str, name: str, seconds: float = 150) -> Object:
-    """Wait until a deployment is Ready for its newest generation, and return it."""
-
-    def probe() -> Object | None:
-        live = kube.deployment(namespace, name)
-        return live if is_true(live, "Ready") else None
-
-    try:
-        found: Object = until(f"{namespace}/{name} to be Ready", probe, seconds=seconds)
-    except TimeoutError as error:
-        status = (kube.deployment(namespace, name) or {}).get("status")
-        raise TimeoutError(f"{error}; status: {yaml.safe_dump(status)}") from None
-    return found
-
-
 @pytest.fixture(scope="session")
 def serving(operator: Kube, new_namespace: Callable[[str], str]) -> Object:
     """One deployment with an encode, a prefill and a decode pod and a router, Ready."""
@@ -110,3 +98,9 @@ def router(serving: Object, stack: stacks.Stack) -> Iterator[str]:
     meta = serving["metadata"]
     with Forward(stack.kubeconfig, meta["namespace"], f"svc/{meta['name']}", 8000) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def many(operator: Kube, new_namespace: Callable[[str], str]) -> Fleet:
+    """Twenty settled deployments on fake nodes."""
+    return launch(operator, new_namespace)

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.kube import Kube, Object, ready_pods, until
 from e2e.picture import red_circle
-from e2e.tests.conftest import ready
+from e2e.tests.samples import ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,148 @@
+"""Twenty deployments whose pods are on fake nodes, and what the API server's audit log says of the operator."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.cluster import access, kwok
+from e2e.kube import API_VERSION, KIND, Kube, Object, conditions, ready_pods, until
+from e2e.stack import OPERATOR_NAMESPACE
+from e2e.tests.samples import sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MANY = 20
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:epd-operator"
+FAKE = {"e2e.epd.dev/nodes": "fake"}
+
+
+def operator_pods(kube: Kube) -> list[Object]:
+    """The operator's ready pods."""
+    return list(ready_pods(kube.pods(OPERATOR_NAMESPACE, "app.kubernetes.io/name=epd-operator")))
+
+
+def holder(kube: Kube) -> str:
+    """The lease holder's identity; it starts with the holder's pod name."""
+    lease = kube.get("coordination.k8s.io/v1", "Lease", OPERATOR_NAMESPACE, "epd-operator") or {}
+    return str(lease.get("spec", {}).get("holderIdentity") or "")
+
+
+def writes(*, since: dt.datetime) -> list[Object]:
+    """The operator's writes that the API server's audit log has seen, the lease and events left out."""
+    log = access.audit_log()
+    if log is None:
+        pytest.skip("this cluster's audit log cannot be read (only the local cluster's can)")
+    found = []
+    for line in log.read_text().splitlines():
+        record = json.loads(line)
+        if record["stage"] != "ResponseComplete" or record["verb"] not in WRITES:
+            continue
+        at = dt.datetime.fromisoformat(record["requestReceivedTimestamp"])
+        resource = record.get("objectRef", {}).get("resource")
+        if record["user"].get("username") == ACCOUNT and at >= since and resource not in {"leases", "events"}:
+            found.append(record)
+    return found
+
+
+def now() -> dt.datetime:
+    """The time, as the audit log tells it."""
+    return dt.datetime.now(dt.UTC)
+
+
+def spelled(records: list[Object]) -> Counter[str]:
+    """Writes as a person reads them."""
+    return Counter(f"{record['verb']} {record['requestURI'].partition('?')[0]}" for record in records)
+
+
+def onto_fake_nodes(kube: Kube) -> None:
+    """Send the pods of namespaces labelled so to nodes without machines."""
+    patches = {"/spec/nodeSelector": kwok.NODE_SELECTOR, "/spec/tolerations": [kwok.TOLERATION]}
+    operations = (f'JSONPatch{{op: "add", path: "{path}", value: {json.dumps(v)}}}' for path, v in patches.items())
+    expression = f"[{', '.join(operations)}]"
+    group = "admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    kube.apply(
+        {
+            "apiVersion": group,
+            "kind": "MutatingAdmissionPolicy",
+            "metadata": {"name": "e2e-fake-nodes"},
+            "spec": {
+                "reinvocationPolicy": "Never",
+                "matchConstraints": {"resourceRules": [rule], "namespaceSelector": {"matchLabels": FAKE}},
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}],
+            },
+        }
+    )
+    kube.apply(
+        {
+            "apiVersion": group,
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": "e2e-fake-nodes"},
+            "spec": {"policyName": "e2e-fake-nodes"},
+        }
+    )
+
+
+def first_child_after(kube: Kube, namespace: str, name: str, applied: float, bound: float) -> float:
+    """Seconds from the apply to the first object that the operator made."""
+    selector = f"app.kubernetes.io/instance={name},app.kubernetes.io/managed-by=epd-operator"
+    until(
+        f"a child of {name}",
+        lambda: kube.find("v1", "ServiceAccount", namespace, selector),
+        seconds=bound,
+        every=0.02,
+    )
+    return time.monotonic() - applied
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Twenty settled deployments.
+
+    Attributes:
+        namespace: Where they are.
+        seconds: From each apply to its first child, ascending.
+        settled: When they were found to be settled.
+    """
+
+    namespace: str
+    seconds: list[float]
+    settled: dt.datetime
+
+
+def launch(kube: Kube, new_namespace: Callable[[str], str]) -> Fleet:
+    """Apply twenty deployments one after the other and wait until their conditions are what they will be."""
+    access.require_throwaway("epd-local" if access.given() is None else "given")
+    kwok.add_nodes(2)
+    onto_fake_nodes(kube)
+    namespace = new_namespace("e2e-many")
+    kube.merge("v1", "Namespace", None, namespace, {"metadata": {"labels": FAKE}})
+    time.sleep(2)  # admission policies take effect within a second or so, and say nothing when they have
+    seconds = []
+    for index in range(MANY):
+        applied = time.monotonic()
+        kube.apply(sample(f"many-{index:02}", namespace))
+        seconds.append(first_child_after(kube, namespace, f"many-{index:02}", applied, bound=10))
+
+    def all_running() -> bool:
+        phases = Counter(pod["status"].get("phase") for pod in kube.pods(namespace))
+        return phases["Running"] == MANY * 4 and phases.total() == MANY * 4
+
+    until("the pods of twenty deployments", all_running, seconds=90, every=1)
+
+    def engines_ready() -> bool:
+        deployments = kube.find(API_VERSION, KIND, namespace)
+        wanted = ("EncodeReady", "PrefillReady", "DecodeReady")
+        return all(conditions(d).get(c, {}).get("status") == "True" for d in deployments for c in wanted)
+
+    until("their conditions", engines_ready, seconds=60, every=1)
+    return Fleet(namespace, sorted(seconds), now())

@@ -1,0 +1,95 @@
+"""The operator as installed: it rests when nothing is left to do, its restart is not seen, and one acts at a time.
+
+These tests come after others that leave the twenty deployments alone, so that the two quiet minutes cost nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.kube import until
+from e2e.stack import OPERATOR_NAMESPACE
+from e2e.tests.fleet import holder, now, operator_pods, spelled, writes
+
+if TYPE_CHECKING:
+    from e2e.kube import Kube
+    from e2e.tests.fleet import Fleet
+
+QUIET = dt.timedelta(seconds=120)
+
+
+def in_fleet(many: Fleet, since: dt.datetime) -> dict[str, int]:
+    """The operator's writes to the twenty deployments."""
+    path = f"/namespaces/{many.namespace}/"
+    return {write: count for write, count in spelled(writes(since=since)).items() if path in write}
+
+
+def test_no_write_at_rest(operator: Kube, many: Fleet) -> None:
+    time.sleep(max(0.0, (many.settled + QUIET - now()).total_seconds()))
+    assert not in_fleet(many, many.settled)
+
+
+def test_a_restart_writes_nothing_and_restarts_nothing(operator: Kube, many: Fleet) -> None:
+    before = {pod["metadata"]["uid"] for pod in operator.pods(many.namespace)}
+    since = now()
+    old = {pod["metadata"]["name"] for pod in operator_pods(operator)}
+    for name in old:
+        operator.delete("v1", "Pod", OPERATOR_NAMESPACE, name)
+
+    def replaced() -> bool:
+        names = {pod["metadata"]["name"] for pod in operator_pods(operator)}
+        leader = holder(operator)
+        return len(names) == 2 and not names & old and any(leader.startswith(name) for name in names)
+
+    until("two new operator pods, one of them leading", replaced, seconds=90)
+    time.sleep(15)  # long enough for a first pass over everything
+    assert not in_fleet(many, since)
+    assert {pod["metadata"]["uid"] for pod in operator.pods(many.namespace)} == before
+
+
+def processes_of(pod: str) -> list[int]:
+    """The processes of a pod that are visible on this machine."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"POD_NAME={pod}".encode() in environment:
+                found.append(int(entry.name))
+    return found
+
+
+def test_leader_killed(operator: Kube, many: Fleet) -> None:
+    since = now()
+    first = holder(operator)
+    leader = next(p["metadata"]["name"] for p in operator_pods(operator) if first.startswith(p["metadata"]["name"]))
+    victims = processes_of(leader)
+    if not victims:
+        pytest.skip("this cluster's pods are not processes of this machine: their leader cannot be killed from here")
+    namespace = many.namespace
+    for process in victims:
+        os.kill(process, signal.SIGKILL)
+    killed = time.monotonic()
+    operator.delete("v1", "Service", namespace, "many-00")
+    until(
+        "the deleted Service, back",
+        lambda: operator.get("v1", "Service", namespace, "many-00"),
+        seconds=20,
+    )
+    assert time.monotonic() - killed <= 20
+    assert holder(operator) != first
+    identities = [record["userAgent"] for record in writes(since=since)]
+    blocks = [identity for identity, _ in groupby(identities)]
+    assert len(blocks) == len(set(blocks)), f"writers took turns: {blocks}"
+    assert all("epd-operator/" in identity for identity in blocks)
+    until("two operator pods again", lambda: len(operator_pods(operator)) == 2, seconds=60)
