@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from epd_workers.reference.serving import options
 from epd_workers.registrar import launch, main
 
 
@@ -105,3 +106,8 @@ def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: P
     for key in keys:
         key.write_text("a-key-of-some-length-0123456789\n", encoding="utf-8")
     assert launch.arguments(router["args"][1:], *keys)[1 : len(router["args"])] == router["args"][1:]
+
+
+def test_no_body_is_larger_than_an_engine_takes(world: Any) -> None:
+    """A few of them must fit into the router's memory, or a single client ends it for all."""
+    assert value(flags(world), "--max-payload-size") == str(options.parse(["--role", "prefill"]).max_body_bytes)

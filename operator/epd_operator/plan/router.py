@@ -29,6 +29,8 @@ _API_KEY_PATH = "/api-key"
 PRE_STOP_SECONDS: Final = 7
 """Time for endpoints and load balancers to forget a pod before it stops accepting."""
 _EXIT_MARGIN_SECONDS: Final = 15
+_LARGEST_BODY_BYTES: Final = 32 << 20
+"""What the Reference engine accepts. The router's own limit, 512 MiB, is its whole memory: one such body ends it."""
 
 
 def deployment(scope: Scope, template: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def flags(scope: Scope) -> list[str]:
         "decode-policy": router.decode_policy,
         "prometheus-host": "0.0.0.0",
         "prometheus-port": names.ROUTER_METRICS_PORT,
+        "max-payload-size": _LARGEST_BODY_BYTES,
         "request-timeout-secs": router.request_timeout_seconds,
         # Not shorter than the engines': a stream that they would finish is not cut on its way.
         "shutdown-grace-period-secs": scope.effective.longest_grace_seconds,
