@@ -35,14 +35,16 @@ def available(
     """
     counts = _routable(reports)
     keys = sorted((key for key, found in counts.items() if found.routable), key=lambda key: (key != compat_key, key))
-    if keys:
+    # A report is up to 15 s old, and a router that is gone sends no other: pods that do not exist outweigh it.
+    idle = [part for part in _NEEDED if part not in healths or healths[part].ready == 0]
+    if keys and not idle:
         found = counts[keys[0]]
         text = f"{found.prefill} prefill and {found.decode} decode routable under key {keys[0]}"
         return Verdict(True, Reason.SERVING, one_line(text))
     zero = [part for part in _NEEDED if part in healths and healths[part].target.desired == 0]
     if zero:
-        return Verdict(False, Reason.SCALED_TO_ZERO, f"spec asks for no {' and no '.join(zero)} pod")
-    idle = [part for part in _NEEDED if part not in healths or healths[part].ready == 0]
+        text = f"spec asks for no {' and no '.join(zero)} pod: raise replicas to serve"
+        return Verdict(False, Reason.SCALED_TO_ZERO, text)
     if not idle and not reports:
         return _kept(previous) or Verdict(False, Reason.ROUTER_NOT_REPORTING, "no registrar has answered yet")
     return Verdict(False, Reason.NO_ROUTABLE_PAIR, _explain(idle, counts, reports))

@@ -51,6 +51,35 @@ def diagnose(pods: Sequence[Object]) -> Diagnosis | None:
     return min(found, key=lambda d: order.index(d.reason), default=None)
 
 
+def unmounted(pods: Sequence[Object], template: Mapping[str, Any]) -> str | None:
+    """Which pod was placed and cannot start its containers, and what its volumes need; None when there is none.
+
+    Nothing in a pod says that a Secret is missing from which it mounts files: the kubelet tells it in events alone.
+    """
+    needs = list(_mounted(template.get("spec", {}).get("volumes") or ()))
+    for pod in sorted(pods, key=name_of):
+        if needs and not pod["metadata"].get("deletionTimestamp") and _is_held_up(pod):
+            return f"pod {name_of(pod)} waits for its volumes: {', '.join(needs)} must exist"
+    return None
+
+
+def _is_held_up(pod: Object) -> bool:
+    found = {c.get("type"): c.get("status") for c in pod.get("status", {}).get("conditions") or ()}
+    return found.get("PodScheduled") == "True" and found.get("PodReadyToStartContainers") == "False"
+
+
+def _mounted(volumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for volume in volumes:
+        secret, config = volume.get("secret") or {}, volume.get("configMap") or {}
+        claim = volume.get("persistentVolumeClaim")
+        for kind, source, field in (("Secret", secret, "secretName"), ("ConfigMap", config, "name")):
+            if source and not source.get("optional"):
+                keys = [item["key"] for item in source.get("items") or ()]
+                yield f"{kind} {source[field]}" + (f" with {', '.join(keys)}" if keys else "")
+        if claim:
+            yield f"PersistentVolumeClaim {claim['claimName']}"
+
+
 def one_line(text: str) -> str:
     """Text on one line, cut to `MESSAGE_LIMIT` characters."""
     flat = " ".join(text.split())
@@ -89,6 +118,9 @@ def _container_fault(container: Mapping[str, Any]) -> Diagnosis | None:
 def _exit_message(exit_state: Mapping[str, Any]) -> str:
     head = f"exited with code {exit_state.get('exitCode')} ({exit_state.get('reason', 'Error')})"
     words = one_line(_last_words(exit_state.get("message", "")))
+    if exit_state.get("reason") == "OOMKilled":
+        # The kernel tells the container nothing: its log has no answer.
+        return f"{head}{f': {words}' if words else ''}; over its memory limit: raise resources.memory of this part"
     return f"{head}: {words}" if words else f"{head}; see `kubectl logs --previous`"
 
 

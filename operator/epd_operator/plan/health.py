@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api import names
-from epd_operator.plan.diagnosis import diagnose, one_line
+from epd_operator.plan.diagnosis import diagnose, one_line, unmounted
 from epd_operator.plan.observation import labels, name_of, of_kind
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.refusal import refused_pods
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from epd_operator.plan.observation import Object, Observed
     from epd_operator.plan.report import Report
+
+_NONE: Final = {
+    "encode": "spec asks for no encode pod: requests with images are answered 503 until it does",
+    **{part: f"spec asks for no {part} pod: no request can be answered" for part in ("prefill", "decode", "router")},
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def measure(target: Target, observed: Observed) -> Health:
     live = next((d for d in deployments if name_of(d) == target.deployment), None)
     ready = sum(_count(d, "readyReplicas") for d in deployments)
     current = live is not None and labels(live).get(names.LABEL_REVISION) == target.revision
-    updated = min(_count(live, "updatedReplicas"), _count(live, "readyReplicas")) if live and current else 0
+    updated = _updated(live) if live and current else 0
     return Health(target, ready, updated, _verdict(target, live, observed))
 
 
@@ -97,10 +102,19 @@ def _count(deployment: Object, field: str) -> int:
     return int((deployment.get("status") or {}).get(field) or 0)
 
 
+def _updated(deployment: Object) -> int:
+    """Ready pods of the current template; with both templates' pods about, the old ones are taken to be ready."""
+    return max(0, min(_count(deployment, "updatedReplicas"), _count(deployment, "readyReplicas") - _old(deployment)))
+
+
+def _old(deployment: Object) -> int:
+    return max(0, _count(deployment, "replicas") - _count(deployment, "updatedReplicas"))
+
+
 def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict:
     if live is None:
         return Verdict(False, Reason.CREATING, f"Deployment {target.deployment} does not exist yet")
-    progress = f"{_count(live, 'readyReplicas')}/{target.desired} ready at revision {target.revision}"
+    progress = f"{_updated(live)}/{target.desired} ready at revision {target.revision}"
     refusal = refused_pods(live)
     if refusal is not None:
         return Verdict(False, refusal.reason, f"{progress}; {refusal.message}")
@@ -111,9 +125,22 @@ def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict
         diagnosis = diagnose(pods)
         if diagnosis is not None:
             return Verdict(False, diagnosis.reason, f"{progress}; {diagnosis.message}")
-        return Verdict(False, Reason.STARTING, progress)
+        return Verdict(False, Reason.STARTING, "; ".join([progress, *_waits(live, pods)]))
     complaint = _complaint(pods, observed.reports)
-    return complaint or Verdict(True, Reason.AT_DESIRED, progress)
+    return complaint or _at_desired(target, progress)
+
+
+def _at_desired(target: Target, progress: str) -> Verdict:
+    if target.desired == 0:
+        return Verdict(True, Reason.SCALED_TO_ZERO, _NONE[target.part])
+    return Verdict(True, Reason.AT_DESIRED, progress)
+
+
+def _waits(live: Object, pods: Sequence[Object]) -> list[str]:
+    old = _old(live)
+    leaving = [f"{old} pod{'s' * (old > 1)} of an earlier revision not gone yet"] if old else []
+    held_up = unmounted(pods, live.get("spec", {}).get("template") or {})
+    return [*([held_up] if held_up else []), *leaving]
 
 
 def _as_specified(target: Target, live: Object) -> bool:

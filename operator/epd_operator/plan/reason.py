@@ -29,7 +29,7 @@ class Reason(StrEnum):
         "RouterNotReporting",
         "Router pods are ready, but no registrar has answered the operator yet.",
     )
-    SCALED_TO_ZERO = "ScaledToZero", "The spec asks for no pod of a role that every request needs."
+    SCALED_TO_ZERO = "ScaledToZero", "The spec asks for no pod of a part."
 
     AT_DESIRED = "AtDesired", "The part has its desired count of ready pods at the desired revision."
     CREATING = "Creating", "The part's Deployment does not exist yet."

@@ -98,7 +98,10 @@ def _obstacle(picture: Picture, observed: Observed) -> Verdict | None:
         return Verdict(True, picture.valid.reason, picture.valid.message)
     if observed.conflicts:
         held = ", ".join(sorted(observed.conflicts))
-        text = f"not ours, so left alone: {held}; rename or delete them, or choose another metadata.name"
+        text = (
+            f"not ours, so left alone: {held}; choose another metadata.name, or rename or delete them "
+            f"(not what another {names.KIND} owns: it comes back)"
+        )
         return Verdict(True, Reason.NAME_CONFLICT, text)
     lines = lasting(observed.failures)
     if lines:
