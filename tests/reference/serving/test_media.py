@@ -16,7 +16,7 @@ from tests.reference.serving.conftest import data_url, png
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-LIMITS = MediaLimits(max_bytes=10_000, seconds=0.3)
+LIMITS = MediaLimits(max_bytes=10_000, seconds=0.3, loopback=True)
 
 
 async def image(_request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ async def site() -> AsyncIterator[str]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with media_session() as made:
+    async with media_session(loopback=True) as made:
         yield made
 
 
@@ -83,6 +83,8 @@ async def test_images_come_from_data_urls(session: aiohttp.ClientSession) -> Non
         ("/away?to=http://169.254.169.254/", "link-local"),
         ("/away?to=http://[::ffff:169.254.169.254]/", "link-local"),
         ("/away?to=http://0.0.0.0/", "link-local"),
+        ("/away?to=http://[64:ff9b::a9fe:a9fe]/", "link-local"),
+        ("/away?to=http://[2002:a9fe:a9fe::]/", "link-local"),
     ],
 )
 async def test_what_cannot_be_fetched_says_why(site: str, session: aiohttp.ClientSession, path: str, why: str) -> None:
@@ -91,8 +93,15 @@ async def test_what_cannot_be_fetched_says_why(site: str, session: aiohttp.Clien
     assert (caught.value.status, caught.value.code) == (400, "invalid_image")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "[::1]", "[::ffff:127.0.0.1]", "localhost"])
+async def test_a_pod_fetches_nothing_from_its_own_neighbours(host: str) -> None:
+    async with media_session(loopback=False) as session:
+        with pytest.raises(ApiError, match=r"loopback|no address that may be asked"):
+            await load_image(session, f"http://{host}:30000/health", MediaLimits(max_bytes=10_000, seconds=5))
+
+
 async def test_what_is_no_image_is_refused(site: str, session: aiohttp.ClientSession) -> None:
-    with pytest.raises(BadImage):
+    with pytest.raises(BadImage, match=r"it is none of them$"):
         await load_image(session, f"{site}/broken", LIMITS)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from epd_workers.reference.model.interface import BadImage
@@ -74,6 +74,8 @@ def open_image(data: bytes) -> Image.Image:
             return upright.convert("RGB")
     except BadImage:
         raise
+    except UnidentifiedImageError as error:  # its own words are an address in our memory
+        raise BadImage(f"image cannot be decoded as {', '.join(_FORMATS)}: it is none of them") from error
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise BadImage(f"image cannot be decoded as {', '.join(_FORMATS)}: {error}") from error
 

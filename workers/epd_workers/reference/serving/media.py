@@ -27,22 +27,25 @@ if TYPE_CHECKING:
 MAX_REDIRECTS = 3
 REDIRECTS = {301, 302, 303, 307, 308}
 CHUNK_BYTES = 64 << 10
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True)
 class MediaLimits:
-    """Bounds of one image: bytes of its file, seconds to fetch it."""
+    """Bounds of one image: bytes of its file, seconds to fetch it, and whether it may lie on this machine."""
 
     max_bytes: int
     seconds: float
+    loopback: bool = False
 
 
-def media_session() -> aiohttp.ClientSession:
-    """Return a session for images: no cookies, no proxies, and no way to link-local addresses.
+def media_session(*, loopback: bool) -> aiohttp.ClientSession:
+    """Return a session for images: no cookies, no proxies, and no way to a name's forbidden addresses.
 
-    Cloud machines serve their credentials on a link-local address, and an image URL comes from any client.
+    Cloud machines serve their credentials on a link-local address, and a pod's neighbours listen on its loopback, which
+    no network policy guards; an image URL comes from any client.
     """
-    connector = aiohttp.TCPConnector(resolver=_PublicResolver(), limit=32)
+    connector = aiohttp.TCPConnector(resolver=_PublicResolver(loopback=loopback), limit=32)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
@@ -80,7 +83,7 @@ def _inline(url: str, limits: MediaLimits) -> bytes:
 
 async def _fetch(session: aiohttp.ClientSession, url: str, limits: MediaLimits) -> bytes:
     for _hop in range(MAX_REDIRECTS + 1):
-        _check_target(url)
+        _check_target(url, loopback=limits.loopback)
         try:
             async with session.get(url, allow_redirects=False) as answer:
                 if answer.status not in REDIRECTS:
@@ -102,7 +105,7 @@ async def _content(answer: aiohttp.ClientResponse, url: str, limits: MediaLimits
     return bytes(data)
 
 
-def _check_target(url: str) -> None:
+def _check_target(url: str, *, loopback: bool) -> None:
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -111,18 +114,27 @@ def _check_target(url: str) -> None:
         raise _bad(f"the URL of an image cannot be read: {error}") from error
     if parts.scheme not in {"http", "https"} or not host:
         raise _fault(url, "only http and https with a host are followed")
-    if _forbidden(host):
-        raise _fault(url, "its address is link-local")
+    if _forbidden(host, loopback=loopback):
+        raise _fault(url, "its address is link-local, loopback or no host's at all")
 
 
-def _forbidden(host: str) -> bool:
+def _forbidden(host: str, *, loopback: bool) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    address = mapped or address
+    if isinstance(address, ipaddress.IPv6Address):
+        address = _embedded(address) or address
+    if address.is_loopback:
+        return not loopback
     return address.is_link_local or address.is_multicast or address.is_unspecified
+
+
+def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that a gateway makes of an IPv6 one."""
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 def _fault(url: str, why: str) -> ApiError:
@@ -140,13 +152,14 @@ def _bad(message: str) -> ApiError:
 class _PublicResolver(AbstractResolver):
     """Resolves names, but not to addresses that image URLs must not reach."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, loopback: bool) -> None:
+        self._loopback = loopback
         self._inner = DefaultResolver()
 
     @override
     async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> list[ResolveResult]:
         found = await self._inner.resolve(host, port, family)
-        allowed = [entry for entry in found if not _forbidden(entry["host"])]
+        allowed = [entry for entry in found if not _forbidden(entry["host"], loopback=self._loopback)]
         if not allowed:
             raise OSError(None, f"{host} has no address that may be asked for images")
         return allowed

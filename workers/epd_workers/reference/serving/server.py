@@ -105,12 +105,14 @@ class Server:
         session = await self._exits.enter_async_context(aiohttp.ClientSession())
         context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._exits.callback(context.destroy, linger=0)
-        media = await self._exits.enter_async_context(media_session())
+        # A server that only this machine reaches may fetch from it; a pod may not.
+        loopback = self._options.host not in ANY_HOSTS
+        media = await self._exits.enter_async_context(media_session(loopback=loopback))
         records = RecordBook()
         local = LocalVision(
             self._engine,
             media,
-            MediaLimits(self._options.max_image_bytes, self._options.image_timeout),
+            MediaLimits(self._options.max_image_bytes, self._options.image_timeout, loopback),
             self._options.pod,
         )
         app = web.Application(middlewares=[error_middleware], client_max_size=self._options.max_body_bytes)
