@@ -136,12 +136,22 @@ async def test_all_encoders_failing(fleet: Fleet) -> None:
         await fleet.pool.encode("r", ["1"])
 
 
-async def test_a_refused_image_is_not_tried_elsewhere(fleet: Fleet) -> None:
-    await fleet.encoder("a", error(400))
-    await fleet.encoder("b", error(400))
-    with pytest.raises(ImageRefusedError, match="no 400"):
-        await fleet.pool.encode("r", ["1"])
-    assert sum(map(len, fleet.served.values())) == 1
+@pytest.mark.parametrize("status", [400, 413])
+async def test_a_refused_image_is_not_tried_elsewhere(fleet: Fleet, status: int) -> None:
+    urls = [await fleet.encoder("a", error(status)), await fleet.encoder("b", error(status))]
+    for tries in range(1, 5):
+        with pytest.raises(ImageRefusedError, match=f"no {status}"):
+            await fleet.pool.encode("r", ["1"])
+        assert sum(map(len, fleet.served.values())) == tries
+    assert sorted(fleet.registry.healthy()) == sorted(urls)
+
+
+async def test_a_full_encoder_is_not_a_lost_one(fleet: Fleet) -> None:
+    url = await fleet.encoder("full", error(503))
+    for _ in range(4):
+        with pytest.raises(EncodersUnavailableError, match="no 503"):
+            await fleet.pool.encode("r", ["1"])
+    assert fleet.registry.healthy() == [url]
 
 
 async def test_a_cancelled_request_leaves_the_encoders(fleet: Fleet) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_TRIES = 3
 ARRIVAL_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 10
+REFUSALS = {400, 413}
 
 
 class EncodersUnavailableError(Exception):
@@ -117,7 +118,9 @@ class EncoderPool:
             try:
                 embedding = await within(self._seconds, self._call(url, req_id, part, inbox))
             except (aiohttp.ClientError, OSError, TimeoutError, _EncoderError) as error:
-                self._registry.missed(url)
+                # Three full queues in a row are no sign of a dead encoder: its health probe tells those apart.
+                if not isinstance(error, _BusyError):
+                    self._registry.missed(url)
                 failures.append(f"{url}: {describe(error)}")
                 continue
             finally:
@@ -142,8 +145,10 @@ class EncoderPool:
         headers = {"X-Request-ID": part.rid}
         async with self._session.post(f"{url}/encode", json=body, timeout=timeout, headers=headers) as answer:
             text = await answer.content.read(MAX_ANSWER_BYTES)
-            if answer.status == 400:
+            if answer.status in REFUSALS:
                 raise ImageRefusedError(_message(text))
+            if answer.status == 503:
+                raise _BusyError(f"status 503: {_message(text)}")
             if answer.status != 200:
                 raise _EncoderError(f"status {answer.status}: {_message(text)}")
         embedding = await within(ARRIVAL_SECONDS, arrival)
@@ -154,6 +159,10 @@ class EncoderPool:
 
 class _EncoderError(Exception):
     """This encoder failed; another may do better."""
+
+
+class _BusyError(_EncoderError):
+    """This encoder takes nothing more at the moment."""
 
 
 def split(rid: str, images: Sequence[str], encoders: int) -> list[_Part]:
