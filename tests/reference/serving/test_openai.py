@@ -125,6 +125,22 @@ async def test_errors_have_their_classes(client: openai.AsyncOpenAI) -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("field", "given"), [("logit_bias", {"65": 100}), ("regex", "a+"), ("json_schema", "{}"), ("functions", [{}])]
+)
+async def test_what_would_steer_the_answer_is_refused_not_ignored(
+    client: openai.AsyncOpenAI, field: str, given: object
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"{field} cannot be honoured"):
+        await client.completions.create(model=MODEL, prompt="hi", extra_body={field: given})
+    await client.completions.create(model=MODEL, prompt="hi", max_tokens=1, extra_body={field: None})
+
+
+async def test_more_answers_than_a_server_holds_are_no_overload(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="split it"):
+        await client.completions.create(model=MODEL, prompt=["hi"] * 100, max_tokens=1)
+
+
 async def test_a_stream_that_is_left_frees_its_place(client: openai.AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
         model=MODEL,

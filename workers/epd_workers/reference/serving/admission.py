@@ -7,7 +7,7 @@ import contextlib
 import enum
 from typing import TYPE_CHECKING
 
-from epd_workers.reference.serving.errors import busy
+from epd_workers.reference.serving.errors import busy, invalid
 from epd_workers.reference.transfer.deadline import within
 
 if TYPE_CHECKING:
@@ -37,8 +37,12 @@ class Admission:
         """Hold a place for ``jobs`` jobs.
 
         Raises:
-            ApiError: 503; the server is starting, draining or full.
+            ApiError: 503; the server is starting, draining or full. 400; so many never fit.
         """
+        if jobs > self._limit:
+            raise invalid(
+                f"the request asks for {jobs} answers, this server holds {self._limit} at most: split it", "n"
+            )
         if self.state is not State.READY:
             raise busy(f"this server is {self.state} and takes no requests", str(self.state))
         if self.active + jobs > self._limit:

@@ -6,11 +6,13 @@ Fields that would change the meaning of the answer in a way it cannot honour are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Ids = list[Annotated[int, Field(ge=0)]]
+CONSTRAINTS = ("logit_bias", "json_schema", "regex", "ebnf", "structural_tag", "functions")
 
 
 class Body(BaseModel):
@@ -36,7 +38,19 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class OpenAiBody(Body):
+class Unconstrained(BaseModel):
+    """Refuses what steers the choice of tokens in a way this engine cannot: ignored, the answer would be wrong."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_constraints(cls, data: Any) -> Any:
+        faults = [name for name in CONSTRAINTS if isinstance(data, Mapping) and data.get(name)]
+        if faults:
+            raise ValueError(f"{', '.join(faults)} cannot be honoured by this engine: leave out")
+        return data
+
+
+class OpenAiBody(Unconstrained, Body):
     """What chat and text completions share."""
 
     model: str = ""
@@ -136,7 +150,7 @@ class CompletionBody(OpenAiBody):
         return self
 
 
-class SamplingParams(BaseModel):
+class SamplingParams(Unconstrained):
     """``sampling_params`` of ``POST /generate``."""
 
     max_new_tokens: int | None = None
