@@ -99,6 +99,17 @@ def test_a_set_that_never_came_up_makes_room_at_once(rolling: Any) -> None:
     assert len(rolling.deployments("prefill")) == 2, "the serving revision stays"
 
 
+def test_half_a_set_that_was_given_up_makes_room_at_once(rolling: Any) -> None:
+    # Its decode pods hold the accelerators that the next set waits for, and nobody can be served by decode alone.
+    rolling.reconcile()
+    bring_up(rolling, "encode", "decode")
+    rolling.report()
+    given_up = {rolling.deployment(part)["metadata"]["name"] for part in ("encode", "prefill", "decode")}
+    rolling.edit(model={"servedName": "newer"})
+    assert {name.partition("/")[2] for name in pruned(rolling)} == given_up
+    assert len(rolling.deployments("decode")) == 2, "the serving revision stays"
+
+
 def test_a_serving_set_survives_a_moment_without_ready_pods(rolling: Any) -> None:
     rolling.reconcile()
     _, old = new_and_old(rolling, "decode")

@@ -67,7 +67,8 @@ def leftovers(
     if _set_serves(healths, observed):
         return Leftovers(tuple(map(_ref, stale)), ())
     # A role that left the spec keeps its budget and policy for as long as its pods.
-    serving = {name_of(child): component_of(child) for child in stale if _has_served(child)}
+    pairs = _pairs(observed.children)
+    serving = {name_of(child): component_of(child) for child in stale if _has_served(child) and _key(child) in pairs}
 
     def holds(child: Object) -> bool:
         if child["kind"] in _SERVING:
@@ -104,6 +105,22 @@ def _has_served(child: Object) -> bool:
         for c in status.get("conditions") or ()
     )
     return child["kind"] == "Deployment" and (complete or bool(status.get("readyReplicas")))
+
+
+def _key(child: Object) -> str:
+    return labels(child).get(names.LABEL_COMPAT_KEY, "")
+
+
+def _pairs(children: Sequence[Object]) -> set[str]:
+    """Compatibility keys of which both prefill and decode have served.
+
+    Half a set serves nobody, and its pods may hold the accelerators that the set that follows it waits for.
+    """
+    prefill, decode = (
+        {_key(child) for child in children if component_of(child) == role and _has_served(child)}
+        for role in ("prefill", "decode")
+    )
+    return prefill & decode
 
 
 def _ref(child: Object) -> Ref:
