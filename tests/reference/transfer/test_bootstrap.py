@@ -165,3 +165,40 @@ def test_base_url_takes_names_and_both_kinds_of_addresses() -> None:
     assert base_url("10.0.0.1", 1) == "http://10.0.0.1:1"
     assert base_url("prefill-0.svc", 1) == "http://prefill-0.svc:1"
     assert base_url("fd00::1", 1) == base_url("[fd00::1]", 1) == "http://[fd00::1]:1"
+
+
+@pytest.mark.parametrize(
+    ("caller", "ip", "taken", "why"),
+    [
+        ("10.9.9.9", "10.0.0.1", False, "the call comes from 10.9.9.9"),
+        ("10.9.9.9", "10.9.9.9", True, "10.0.0.1 has its place"),
+        ("10.9.9.9", "10.9.9.9", False, None),
+        ("10.0.0.1", "10.0.0.1", True, None),
+    ],
+)
+async def test_a_rank_registers_itself_and_keeps_its_place(caller: str, ip: str, taken: bool, why: str | None) -> None:
+    """Or one request of a stranger takes every decode server away from this prefill until it restarts."""
+
+    @web.middleware
+    async def from_caller(request: web.Request, handler: Any) -> web.StreamResponse:
+        answer: web.StreamResponse = await handler(request.clone(remote=caller))
+        return answer
+
+    table = BootstrapTable()
+    async with TestServer(table.application()) as server, aiohttp.ClientSession() as session:
+        base = str(server.make_url("")).rstrip("/")
+        if taken:
+            await register(session, base, RANK)
+        strange = dataclasses.replace(RANK, ip=ip, port=9)
+        app_of_caller = table.application()
+        app_of_caller.middlewares.append(from_caller)
+        async with TestServer(app_of_caller) as outside:
+            there = str(outside.make_url("")).rstrip("/")
+            if why is None:
+                await register(session, there, strange)
+            else:
+                with pytest.raises(TransferError, match=why):
+                    await register(session, there, strange)
+        if taken or why is None:
+            expected = Route(ip, 9) if why is None else Route("10.0.0.1", 4000)
+            assert await find(session, base, LAYOUT, 1) == expected

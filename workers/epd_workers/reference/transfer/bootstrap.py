@@ -154,6 +154,12 @@ class _Fields:
             raise ValueError("; ".join(self._faults))
 
 
+def _from_here(request: web.Request) -> bool:
+    """Whether both ends of the connection are on this machine."""
+    name = request.transport.get_extra_info("sockname") if request.transport else None
+    return name is not None and bool(name[0] == request.remote)
+
+
 class BootstrapTable:
     """The registered ranks of one prefill server, and the HTTP routes that fill and tell them."""
 
@@ -188,11 +194,25 @@ class BootstrapTable:
             rank = Rank.parse(await read_json(request))
         except ValueError as error:
             return web.Response(status=400, text=f"cannot register this rank: {error}")
+        refusal = "" if _from_here(request) else self._refusal(rank, request.remote or "")
+        if refusal:
+            return web.Response(status=403, text=f"cannot register this rank: {refusal}")
         shape = self._shape()
         if shape is not None and shape != rank.shape and set(self._ranks) != {rank.position}:
             return web.Response(status=400, text="cannot register this rank: it differs from the ranks before it")
         self._ranks[rank.position] = rank
         return web.Response(text="OK")
+
+    def _refusal(self, rank: Rank, caller: str) -> str:
+        """Why ``caller`` may not register ``rank``; empty when it may.
+
+        Nothing else on this port tells a rank from a stranger who would draw all decode servers to itself: a rank
+        registers its own address, and its place is then taken.
+        """
+        if caller != rank.ip:
+            return f"its address is {rank.ip}, the call comes from {caller}"
+        holder = self._ranks.get(rank.position)
+        return f"{holder.ip} has its place" if holder is not None and holder.ip != caller else ""
 
     async def _get(self, request: web.Request) -> web.Response:
         try:
