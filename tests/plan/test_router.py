@@ -111,3 +111,11 @@ def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: P
 def test_no_body_is_larger_than_an_engine_takes(world: Any) -> None:
     """A few of them must fit into the router's memory, or a single client ends it for all."""
     assert value(flags(world), "--max-payload-size") == str(options.parse(["--role", "prefill"]).max_body_bytes)
+
+
+def test_the_last_attempt_outlives_the_listing_of_a_killed_worker(world: Any) -> None:
+    words = flags(world.edit(roles=SEVERAL))
+    first = float(value(words, "--retry-initial-backoff-ms")) / 1000
+    factor = float(value(words, "--retry-backoff-multiplier"))
+    pauses = [first * factor**attempt for attempt in range(int(value(words, "--retry-max-retries")) - 1)]
+    assert sum(pauses) * 0.8 > 0.9  # less the router's jitter; about a second was seen

@@ -106,6 +106,10 @@ def flags(scope: Scope) -> list[str]:
         # Below the keep-alive of the engines (5 s), or a request is sent into a connection that closes.
         "upstream-pool-idle-timeout-secs": 3,
         "retry-max-retries": _attempts(single=single_worker(scope.effective)),
+        # A killed decode stays listed for about a second, and as the least loaded it draws every attempt made in that
+        # time: the third one comes after 1.2 s.
+        "retry-initial-backoff-ms": 300,
+        "retry-backoff-multiplier": 3,
     }
     if router.max_concurrent_requests:
         values["max-concurrent-requests"] = router.max_concurrent_requests
