@@ -104,6 +104,14 @@ def test_identity_flags_must_agree_as_they_resolve() -> None:
     assert len(faults({"encode": {}, "prefill": {"args": {"seed": 1}}, "decode": {"args": {"seed": 1}}})) == 2
 
 
+def test_a_value_that_is_wrong_by_itself_is_told_once() -> None:
+    found = faults({"prefill": {"args": {"page-size": [1, 2], "seed": "abc"}}, "decode": {"args": {"seed": 3}}})
+    assert found == [
+        "spec.roles.prefill.args.page-size (is [1, 2]): must be a whole number",
+        "spec.roles.prefill.args.seed (is 'abc'): must be a whole number",
+    ]
+
+
 def test_context_length_is_no_identity() -> None:
     assert faults({"decode": {"args": {"context-length": 256}}}) == []
     assert REFERENCE.identity("decode", {"page-size": 8, "seed": 1, "context-length": 9}) == {"page-size": 8, "seed": 1}
@@ -117,7 +125,6 @@ def test_every_fault_is_found_at_once() -> None:
     )
     assert [line.split(" ", 1)[0].rstrip(":") for line in sorted(found)] == [
         "spec.model.path",
-        "spec.roles.decode.args.seed",
         "spec.roles.prefill.args.host",
         "spec.roles.prefill.args.seed",
         "spec.roles.prefill.env.POD_IP",

@@ -47,6 +47,8 @@ def test_a_part_without_pods_outweighs_an_old_report(settled: Any, part: str) ->
     settled.set_ready(settled.deployment(part))
     assert settled.verdict("Available") == ("False", "ScaledToZero")
     assert settled.verdict("Ready") == ("False", "ScaledToZero")
+    assert settled.verdict("Reconciling") == ("False", "ScaledToZero"), "nothing is on its way"
+    assert not settled.plan().moving
     assert settled.condition(PARTS[part])["message"] == f"spec asks for no {part} pod: no request can be answered"
 
 
@@ -78,3 +80,29 @@ def test_a_container_without_memory_says_what_to_raise(settled: Any) -> None:
     ]
     assert settled.verdict("DecodeReady") == ("False", "CrashLooping")
     assert "raise resources.memory" in settled.condition("DecodeReady")["message"]
+
+
+def test_an_object_that_does_not_exist_yet_says_what_keeps_it(world: Any) -> None:
+    text = "Deployment/demo-prefill-1: InternalError: etcd leader changed"
+    world.failures = [text]
+    assert world.verdict("Ready")[0] == "False"
+    assert world.condition("Ready")["message"].endswith(f"; {text}")
+    assert world.condition("Reconciling")["message"].endswith(f"; {text}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".spec.template.spec.affinity.nodeAffinity.bogus: field not declared in schema",
+        '.spec.template.spec.volumes: duplicate entries for key [name="x"]',
+    ],
+)
+@pytest.mark.parametrize("code", ["500", "InternalError"])
+def test_an_object_without_sense_is_no_passing_fault(world: Any, code: str, text: str) -> None:
+    # The API server answers 500 to an apply that it cannot read: no later attempt will fare better.
+    line = (
+        f"Deployment/demo-prefill-1: {code}: failed to create typed patch object (llm/demo-prefill-1; apps/v1): {text}"
+    )
+    world.failures = [line]
+    assert world.verdict("Stalled") == ("True", "ApplyRejected")
+    assert world.condition("Ready")["message"] == line

@@ -28,6 +28,7 @@ from epd_operator.api.scalar import (
 )
 
 _OWNED_PREFIXES = ("app.kubernetes.io/", "serving.epd.dev/")
+_OWNED_VOLUMES = "epd-"
 _SOURCES = ("configMap", "emptyDir", "image", "persistentVolumeClaim", "secret")
 
 
@@ -152,6 +153,11 @@ class Volume(Base):
             f"[{', '.join(f'has(self.{kind})' for kind in _SOURCES)}].filter(given, given).size() == 1",
             f"a volume has exactly one of {', '.join(_SOURCES)}: keep one, and use several volumes for several",
             lambda volume: sum(kind in volume for kind in _SOURCES) == 1,
+        ),
+        Rule(
+            f"!self.name.startsWith('{_OWNED_VOLUMES}')",
+            f"volumes whose names start with '{_OWNED_VOLUMES}' belong to the operator: use another name",
+            lambda volume: not volume["name"].startswith(_OWNED_VOLUMES),
         ),
     )
 

@@ -261,6 +261,8 @@ class Profile:
         for role in sorted(set(declared) & set(self.roles), key=self.roles.index):
             args = {**self.default_args(role), **declared[role].args}
             for name, value in self.identity(role, args).items():
+                if any(_check_value("", value, self.args(role)[name])):
+                    continue  # wrong by itself: what it should agree with is not known
                 other, before = seen.setdefault(name, (role, value))
                 if value != before:
                     yield Fault(

@@ -20,15 +20,22 @@ _PASSING: Final = re.compile(
 )
 """Reasons and codes, as `Kind/name: reason: message` carries them, that the next attempt may not meet."""
 
+_SENSELESS: Final = "failed to create typed patch object"
+"""An apply that the API server cannot read is answered 500, and will be for as long as the object is the same."""
+
 
 def passing(lines: Sequence[str]) -> list[str]:
     """The errors of an attempt that a further attempt may not meet, sorted."""
-    return sorted({one_line(line) for line in lines if _PASSING.search(line)})
+    return sorted({one_line(line) for line in lines if _passes(line)})
 
 
 def lasting(lines: Sequence[str]) -> list[str]:
     """The errors of an attempt that will be met again until somebody acts, sorted."""
-    return sorted({one_line(line) for line in lines if not _PASSING.search(line)})
+    return sorted({one_line(line) for line in lines if not _passes(line)})
+
+
+def _passes(line: str) -> bool:
+    return _PASSING.search(line) is not None and _SENSELESS not in line
 
 
 def refused_pods(deployment: Object) -> Diagnosis | None:

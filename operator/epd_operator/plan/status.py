@@ -118,7 +118,7 @@ def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None, trouble
     if behind:
         # The reason is that of a part with a fault, else of the part that a request needs last.
         order = sorted(behind, key=lambda part: (behind[part].reason not in _FAULTS, -names.COMPONENTS.index(part)))
-        waits = "; ".join(f"{part}: {behind[part].message}" for part in order)
+        waits = "; ".join([*(f"{part}: {behind[part].message}" for part in order), *troubles])
         return Verdict(False, behind[order[0]].reason, waits)
     if not serving.status:
         return Verdict(False, serving.reason, serving.message)
@@ -135,5 +135,7 @@ def _reconciling(picture: Picture, ready: Verdict, obstacle: Verdict | None) -> 
         return Verdict(False, obstacle.reason, "waiting will not help: see Stalled")
     if ready.status:
         return Verdict(False, Reason.SETTLED, "nothing is left to do")
+    if ready.reason == Reason.SCALED_TO_ZERO:
+        return Verdict(False, Reason.SCALED_TO_ZERO, "waiting will not help: raise replicas")
     reason = Reason.REPLACING if picture.held else Reason.PROGRESSING
     return Verdict(True, reason, ready.message)
