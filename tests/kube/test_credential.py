@@ -124,3 +124,12 @@ async def test_a_client_certificate_goes_into_the_tls_context(tmp_path: Path) ->
     configuration = load_configuration(str(path))
     assert (configuration.tls_server_name, configuration.proxy) == ("kubernetes", "http://proxy:3128")
     assert json.dumps(configuration.api_key) == "{}"
+
+
+@pytest.mark.parametrize("text", ["{", "a: b: c", "- x"])
+def test_a_kubeconfig_that_is_none_is_said_in_one_line(tmp_path: Path, text: str) -> None:
+    broken = tmp_path / "config"
+    broken.write_text(text)
+    with pytest.raises(CredentialError, match="Set KUBECONFIG") as refused:
+        load_configuration(str(broken))
+    assert "\n" not in str(refused.value)

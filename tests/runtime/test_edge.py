@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ import pytest
 from epd_operator.kube import Connection, Credential
 from epd_operator.kube.kind import POD
 from epd_operator.runtime.cache import Cache
-from epd_operator.runtime.edge import registry, settings
+from epd_operator.runtime.edge import Stumbles, registry, settings
 from epd_operator.runtime.intake import Intake
+from epd_operator.runtime.pulse import STUMBLE_BOUND, Pulse
 from epd_operator.runtime.queue import WorkQueue
 from epd_operator.runtime.scope import CUSTOM, WATCHED, Key
 
@@ -103,3 +105,30 @@ def _resource(kind: Any) -> Any:
     from kopf._cogs.structs.references import Resource  # noqa: PLC0415 - the selector's own input
 
     return Resource(group=kind.group, version=kind.version, plural=kind.plural, kind=kind.kind, preferred=True)
+
+
+async def test_events_that_kopf_cannot_handle_end_the_process_life_unless_others_can_be() -> None:
+    now = 0.0
+    pulse = Pulse(lambda: now)
+    logger = logging.getLogger("kopf.objects")
+    stumbles = Stumbles(pulse.stumbled)
+    logger.addHandler(stumbles)
+    try:
+        logger.error("Throttling for 1 seconds due to an unexpected error: NameError()")
+    finally:
+        logger.removeHandler(stumbles)
+    now = STUMBLE_BOUND + 1
+    (fault,) = pulse.faults("lease")
+    assert "NameError" in fault
+    pulse.handled()
+    assert pulse.faults("lease") == []
+
+
+async def test_an_event_counts_as_handled_only_when_it_was() -> None:
+    seen: list[tuple[str, str]] = []
+    found, _, _ = handlers(seen, Cache())
+    private: Any = found
+    pods = next(h for h in private._watching.get_all_handlers() if h.id == POD.resource)
+    with pytest.raises(KeyError):
+        await pods.fn(event={"type": None, "object": {"metadata": {}}})
+    assert seen == []

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -131,9 +133,11 @@ def load_configuration(kubeconfig: str | None = None, context: str | None = None
             loader.load_incluster_config(client_configuration=configuration)
         else:
             loader.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
+    # The loader does not check a file's shape: it fails on what it finds.
+    except (config.ConfigException, OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split()).rstrip(".")
         raise CredentialError(
-            f"no access to a cluster: {str(error).rstrip('.')}. Set KUBECONFIG (or --kubeconfig) to a readable file "
+            f"no access to a cluster: {words}. Set KUBECONFIG (or --kubeconfig) to a readable file "
             "with a current context, or run inside a pod whose service account token is mounted."
         ) from error
     return configuration

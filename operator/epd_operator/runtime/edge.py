@@ -71,7 +71,7 @@ def registry(connection: Connection, intake: Intake, seen: Callable[[Kind, str],
     Args:
         connection: the shared session; renewed when kopf found its credentials refused.
         intake: takes the news.
-        seen: told kind and namespace of every event.
+        seen: told kind and namespace of every event that was handled.
     """
     found = kopf.OperatorRegistry()
     logins = 0
@@ -95,21 +95,45 @@ def registry(connection: Connection, intake: Intake, seen: Callable[[Kind, str],
 def _handler(kind: Kind, intake: Intake, seen: Callable[[Kind, str], None]) -> Callable[..., Awaitable[None]]:
     async def note(event: Any, **_: Any) -> None:
         obj = event["object"]
-        seen(kind, obj["metadata"].get("namespace", ""))
         if event["type"] == "DELETED":
             intake.lost(kind, obj)
         else:
             intake.saw(kind, obj)
+        seen(kind, obj["metadata"].get("namespace", ""))
 
     return note
 
 
-class Edge:
-    """Kopf, running inside our event loop."""
+class Stumbles(logging.Handler):
+    """Hears of events that kopf could not handle: it logs them, goes on with the next, and tells nobody.
 
-    def __init__(self, handlers: kopf.OperatorRegistry, scope: Scope) -> None:
+    Args:
+        told: given the words of each.
+    """
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._told = told
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass it on."""
+        self._told(record.getMessage())
+
+
+class Edge:
+    """Kopf, running inside our event loop.
+
+    Args:
+        handlers: see `registry`.
+        scope: what is watched.
+        stumbled: told of every event that could not be handled.
+    """
+
+    def __init__(self, handlers: kopf.OperatorRegistry, scope: Scope, stumbled: Callable[[str], None]) -> None:
         self._handlers = handlers
         self._scope = scope
+        self._stumbles = Stumbles(stumbled)
         self._stop = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
 
@@ -118,6 +142,7 @@ class Edge:
 
         Kopf installs its own signal handlers here; put yours back afterwards.
         """
+        logging.getLogger("kopf.objects").addHandler(self._stumbles)
         before = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=self._handlers,
@@ -136,3 +161,4 @@ class Edge:
         self._stop.set()
         logging.getLogger("kopf").setLevel(logging.CRITICAL)  # its streams end with errors, now that they may
         await asyncio.wait({self._run}, timeout=seconds)
+        logging.getLogger("kopf.objects").removeHandler(self._stumbles)

@@ -94,7 +94,7 @@ class Operator:
             changed=lambda leads: self.metrics.leader.labels(config.lease).set(leads),
             lost=self._lose,
         )
-        self._edge = Edge(registry(self._connection, self._intake, self._sync.beat), config.scope)
+        self._edge = Edge(registry(self._connection, self._intake, self._sync.beat), config.scope, self._pulse.stumbled)
         self._leads = False
         self._stop = asyncio.Event()
         self.metrics.leader.labels(config.lease).set(0)

@@ -19,6 +19,9 @@ LEASE_BOUND: Final = 60.0
 WATCH_BOUND: Final = 420.0
 """Seconds without an event or a new stream on any other watch; streams end after 300 at the latest."""
 
+STUMBLE_BOUND: Final = 30.0
+"""Seconds after an event that could not be handled within which another one has to be."""
+
 STANDBY_BOUND: Final = 180.0
 """Seconds for which a standby may fail to read the Lease: an outage of the API server is not cured by restarts."""
 
@@ -33,6 +36,7 @@ class Pulse:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: dict[str, float] = {}
+        self._stumble: tuple[float, str] | None = None
 
     def expect(self, names: Iterable[str]) -> None:
         """Count from now on for these watches."""
@@ -44,15 +48,27 @@ class Pulse:
         if name in self._last:
             self._last[name] = self._clock()
 
+    def stumbled(self, words: str) -> None:
+        """An event could not be handled; one odd object is forgiven as soon as another event can be."""
+        if self._stumble is None:
+            self._stumble = (self._clock(), words)
+
+    def handled(self) -> None:
+        """An event was handled."""
+        self._stumble = None
+
     def ages(self) -> dict[str, float]:
         """Seconds since the last sign of life of each expected watch."""
         now = self._clock()
         return {name: now - last for name, last in self._last.items()}
 
     def faults(self, lease: str) -> list[str]:
-        """One line per watch that has been silent for too long; `lease` names the watch on the Lease."""
-        return [
+        """One line per watch that is silent or unheard for too long; `lease` names the watch on the Lease."""
+        silent = [
             f"no sign of life from the watch on {name} for {age:.0f} s"
             for name, age in sorted(self.ages().items())
             if age > (LEASE_BOUND if name == lease else WATCH_BOUND)
         ]
+        if self._stumble is not None and (age := self._clock() - self._stumble[0]) > STUMBLE_BOUND:
+            silent.append(f"no event has been handled since one failed {age:.0f} s ago: {self._stumble[1]}")
+        return silent

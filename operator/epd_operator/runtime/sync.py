@@ -54,7 +54,8 @@ class Sync:
         return [_name(kind, namespace) for kind, namespace in self._paths.values()]
 
     def beat(self, kind: Kind, namespace: str) -> None:
-        """An event came from the watch on `kind`."""
+        """An event from the watch on `kind` was handled."""
+        self._pulse.handled()
         place = (kind, namespace) if (kind, namespace) in self._paths.values() else (kind, None)
         self._pulse.beat(_name(*place))
 
