@@ -44,6 +44,8 @@ class Pods:
             "seccompProfile": {"type": "RuntimeDefault"},
         }
         ports = [{"name": "http", "containerPort": self.ports.engine}]
+        if engine.role == "prefill":
+            ports.append({"name": "bootstrap", "containerPort": self.ports.bootstrap})
         container = {"name": "engine", "image": "none", "ports": ports, "securityContext": security}
         labels = {INSTANCE: "demo", ROLE: engine.role, KEY: key, "serving.epd.dev/revision": "r1"}
         meta = {"name": name, "namespace": self.namespace, "labels": labels, "finalizers": ["test.epd.dev/hold"]}
@@ -165,7 +167,6 @@ class Registrar:
             "router": smg.url,
             "control-key-file": smg.key_file,
             "engine-port": ports.engine,
-            "bootstrap-port": ports.bootstrap,
             "encoder-port": ports.encoder,
             "listen": f"127.0.0.1:{self.port}",
             "resync": 1,

@@ -47,8 +47,8 @@ def test_what_the_roles_must_agree_on_makes_a_new_set(world: Any, edit: dict[str
     assert moved(world, **edit) == (ALL, True)
 
 
-def test_the_bootstrap_port_also_reaches_the_registrar(world: Any) -> None:
-    assert moved(world, transfer={"bootstrapPort": 9000}) == ({*ALL, "router"}, True)
+def test_the_bootstrap_port_is_each_pods_own_and_leaves_the_router_alone(world: Any) -> None:
+    assert moved(world, transfer={"bootstrapPort": 9000}) == (ALL, True)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
 
 
 def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: Path) -> None:
-    world.edit(transfer={"bootstrapPort": 9000}, router={"apiKeySecret": {"name": "client", "key": "token"}})
+    world.edit(router={"apiKeySecret": {"name": "client", "key": "token"}})
     world.reconcile()
     spec = world.deployment("router")["spec"]["template"]["spec"]
     router, registrar = spec["containers"]
@@ -98,7 +98,7 @@ def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: P
     assert registrar["command"] == ["epd-registrar"]
     read = parse(registrar["args"])
     assert (read.namespace, read.selector) == ("llm", "app.kubernetes.io/instance=demo")
-    assert (read.bootstrap_port, read.encoder_port, read.listen) == (9000, 8997, ("0.0.0.0", 8081))
+    assert (read.encoder_port, read.listen) == (8997, ("0.0.0.0", 8081))
     assert read.control_key_file == parse(spec["initContainers"][0]["command"][1:]).file
     route = parse(router["command"][1:])
     assert route.control_key_file == read.control_key_file

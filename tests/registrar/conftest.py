@@ -106,6 +106,7 @@ class Pods:
             ready=True,
             deleting=False,
             created=f"2026-01-01T00:{self._made:02}:00Z",
+            bootstrap_port=self.ports.bootstrap if engine.role == "prefill" else None,
         )
         self.set([*(self.pods or []), pod])
         return pod
@@ -124,7 +125,7 @@ class Harness:
     def __init__(self, smg: Smg, pods: Pods, session: aiohttp.ClientSession) -> None:
         ports = pods.ports
         self.metrics = Metrics()
-        self.router = Router(session, smg.url, smg.key, engine_port=ports.engine, bootstrap_port=ports.bootstrap)
+        self.router = Router(session, smg.url, smg.key, engine_port=ports.engine)
         self.loop = Loop(
             pods,
             self.router,

@@ -31,6 +31,7 @@ def pod(name: str = "p", **changes: object) -> Pod:
         ready=True,
         deleting=False,
         created="2026-01-01T00:00:00Z",
+        bootstrap_port=8998,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

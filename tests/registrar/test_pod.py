@@ -51,6 +51,13 @@ def test_a_running_pod_is_read_whole() -> None:
     assert pod.url(30000) == "http://10.0.0.7:30000"
 
 
+def test_the_bootstrap_port_is_the_one_that_the_pod_names() -> None:
+    ports = [{"name": "http", "containerPort": 30000}, {"name": "bootstrap", "containerPort": 9100}]
+    named = pod_of(manifest(spec__containers=[{"name": "engine", "ports": ports}]), 30000)
+    unnamed = pod_of(manifest(), 30000)
+    assert (named and named.bootstrap_port, unnamed and unnamed.bootstrap_port) == (9100, None)
+
+
 @pytest.mark.parametrize("labels", [{}, {"serving.epd.dev/role": "router"}, None])
 def test_a_pod_without_an_engine_role_is_none_of_ours(labels: dict[str, str] | None) -> None:
     assert pod_of(manifest(metadata__labels=labels), 30000) is None

@@ -117,7 +117,6 @@ def _router_inputs(document: DeepSeekV41Deployment, effective: Effective) -> dic
         "maxConcurrentRequests": effective.router.max_concurrent_requests,
         "resources": _written(router.resources),
         "apiKeySecret": _written(router.api_key_secret),
-        "bootstrapPort": effective.bootstrap_port,
         "singleWorker": single_worker(effective),
         "drainSeconds": effective.longest_grace_seconds,
     }

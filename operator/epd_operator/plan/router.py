@@ -174,7 +174,6 @@ def _registrar(scope: Scope, image: str) -> dict[str, Any]:
         "selector": f"{names.LABEL_INSTANCE}={scope.name}",
         "router": f"http://127.0.0.1:{names.CLIENT_PORT}",
         "control-key-file": _CONTROL_KEY,
-        "bootstrap-port": scope.effective.bootstrap_port,
         "encoder-port": names.ENCODER_PORT,
         "listen": f"0.0.0.0:{names.REGISTRAR_PORT}",
     }

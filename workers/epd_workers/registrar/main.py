@@ -55,7 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--router", default="http://127.0.0.1:8000", help="address of the router (%(default)s)")
     parser.add_argument("--control-key-file", type=Path, help="file with the router's control key")
     parser.add_argument("--engine-port", type=_port, default=30000, help="engines' HTTP port (%(default)s)")
-    parser.add_argument("--bootstrap-port", type=_port, default=8998, help="prefills' bootstrap port (%(default)s)")
     parser.add_argument("--encoder-port", type=_port, default=8997, help="encoder registration port (%(default)s)")
     parser.add_argument("--listen", type=_address, default=("0.0.0.0", 8081), help="own address (0.0.0.0:8081)")
     parser.add_argument("--resync", type=_seconds, default=5.0, help="seconds between passes at rest (%(default)s)")
@@ -116,7 +115,6 @@ def _register(args: argparse.Namespace) -> int:
         router=args.router.rstrip("/"),
         control_key=key.read(args.control_key_file, "control"),
         engine_port=args.engine_port,
-        bootstrap_port=args.bootstrap_port,
         encoder_port=args.encoder_port,
         listen=args.listen,
         resync=args.resync,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 ROLE_LABEL = "serving.epd.dev/role"
 KEY_LABEL = "serving.epd.dev/compat-key"
 REVISION_LABEL = "serving.epd.dev/revision"
+BOOTSTRAP_PORT_NAME = "bootstrap"
 ROLES = ("encode", "prefill", "decode")
 
 
@@ -29,6 +30,8 @@ class Pod:
         ready: the Ready condition, readiness gates included.
         deleting: a deletion is under way, or the pod has ended.
         created: metadata.creationTimestamp, RFC 3339 in UTC, so it sorts as text.
+        bootstrap_port: its container port named `bootstrap`, where a decode asks a prefill for its pages; it is each
+            pod's own, because two sets may differ in it. None leaves the choice to the engines.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Pod:
     ready: bool
     deleting: bool
     created: str
+    bootstrap_port: int | None
 
     def url(self, port: int) -> str:
         """Address of the engine's HTTP server."""
@@ -75,7 +79,15 @@ def pod_of(obj: Mapping[str, Any], engine_port: int) -> Pod | None:
         ready=conditions.get("Ready") == "True",
         deleting="deletionTimestamp" in meta or status.get("phase") in {"Failed", "Succeeded"},
         created=meta.get("creationTimestamp") or "",
+        bootstrap_port=_port(obj, BOOTSTRAP_PORT_NAME),
     )
+
+
+def _port(obj: Mapping[str, Any], name: str) -> int | None:
+    """The container port of that name."""
+    containers = (obj.get("spec") or {}).get("containers") or ()
+    ports = (port for container in containers for port in container.get("ports") or ())
+    return next((port["containerPort"] for port in ports if port.get("name") == name), None)
 
 
 def _image(obj: Mapping[str, Any], engine_port: int) -> str:

@@ -29,17 +29,13 @@ class Router:
         url: the router's address without a trailing slash.
         key: the control key.
         engine_port: port of the engines' HTTP servers.
-        bootstrap_port: port of the prefills' bootstrap servers.
     """
 
-    def __init__(
-        self, session: aiohttp.ClientSession, url: str, key: str, *, engine_port: int, bootstrap_port: int
-    ) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, key: str, *, engine_port: int) -> None:
         self._session = session
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"}
         self._engine_port = engine_port
-        self._bootstrap_port = bootstrap_port
 
     async def workers(self) -> list[Worker]:
         """Everything that the router lists.
@@ -71,7 +67,7 @@ class Router:
             },
         }
         if pod.role == "prefill":
-            body["bootstrap_port"] = self._bootstrap_port
+            body["bootstrap_port"] = pod.bootstrap_port
         # A conflict means that an earlier request for this address is still being worked on.
         await self._call("POST", "/workers", HTTPStatus.ACCEPTED, HTTPStatus.CONFLICT, json=body)
 

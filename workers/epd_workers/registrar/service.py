@@ -32,7 +32,6 @@ class Settings:
         router: address of the router.
         control_key: key for the router's worker endpoints.
         engine_port: port of the engines' HTTP servers.
-        bootstrap_port: port of the prefills' bootstrap servers.
         encoder_port: port of the prefills' encoder directories.
         listen: host and port to serve on.
         resync: seconds between passes at rest.
@@ -46,7 +45,6 @@ class Settings:
     router: str
     control_key: str
     engine_port: int
-    bootstrap_port: int
     encoder_port: int
     listen: tuple[str, int]
     resync: float
@@ -81,7 +79,6 @@ async def run(settings: Settings) -> AsyncIterator[None]:
             settings.router,
             settings.control_key,
             engine_port=settings.engine_port,
-            bootstrap_port=settings.bootstrap_port,
         )
         directory = Directory(session, settings.encoder_port)
         loop = Loop(watch, router, directory, metrics, wake, engine_port=settings.engine_port, resync=settings.resync)
