@@ -65,6 +65,9 @@ images: cluster ## build the images and push those that changed to the cluster's
 nightly: $(STAMP) ## the tests that take longer than every change can afford
 	@$(VENV)/bin/pytest tests e2e/tests -m nightly
 
+bench: $(STAMP) ## measure what the README quotes, on the installed operator
+	@$(PY) -m bench.operator
+
 down: ## stop the local cluster; keep the caches
 	@if [ -x $(PY) ]; then $(PY) -m e2e.cluster down; fi
 

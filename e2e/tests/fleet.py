@@ -30,6 +30,13 @@ def operator_pods(kube: Kube) -> list[Object]:
     return list(ready_pods(kube.pods(OPERATOR_NAMESPACE, "app.kubernetes.io/name=epd-operator")))
 
 
+def resident_bytes(kube: Kube, pod: Object) -> float:
+    """Resident memory of an operator process, from its own metrics."""
+    path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
+    line = next(line for line in kube.raw(path).splitlines() if line.startswith("process_resident_memory_bytes "))
+    return float(line.split()[1])
+
+
 def holder(kube: Kube) -> str:
     """The lease holder's identity; it starts with the holder's pod name."""
     lease = kube.get("coordination.k8s.io/v1", "Lease", OPERATOR_NAMESPACE, "epd-operator") or {}

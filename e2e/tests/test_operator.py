@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from e2e.stack import OPERATOR_NAMESPACE
-from e2e.tests.fleet import MANY, operator_pods
+from e2e.tests.fleet import MANY, operator_pods, resident_bytes
 
 if TYPE_CHECKING:
     from e2e.kube import Kube
@@ -18,9 +17,6 @@ def test_apply_to_first_child_within_a_second(many: Fleet) -> None:
 
 
 def test_memory_with_twenty_deployments(operator: Kube, many: Fleet) -> None:
+    assert len(operator_pods(operator)) == 2
     for pod in operator_pods(operator):
-        text = operator.raw(
-            f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
-        )
-        line = next(line for line in text.splitlines() if line.startswith("process_resident_memory_bytes "))
-        assert float(line.split()[1]) <= 150 * 2**20, line
+        assert resident_bytes(operator, pod) <= 150 * 2**20
