@@ -354,6 +354,18 @@ def test_events_tell_transitions_once(world: Any) -> None:
     }
 
 
+def test_what_the_spec_asks_for_is_no_warning_and_a_worse_reason_is_told(settled: Any) -> None:
+    settled.role("decode", replicas=2)
+    assert {(event.type, event.reason) for event in settled.reconcile().events} == {("Normal", "Scaling")}
+    down(settled, "decode")
+    settled.reconcile()
+    settled.pod("decode")["status"]["containerStatuses"] = [container("CrashLoopBackOff")]
+    (event,) = settled.reconcile().events
+    assert (event.type, event.reason) == ("Warning", "CrashLooping")
+    assert event.message.startswith("DecodeReady is False")
+    assert settled.reconcile().events == ()
+
+
 def test_an_invalid_new_resource_is_told_at_once(world: Any) -> None:
     world.role("decode", replicas=-1)
     assert [event.reason for event in world.reconcile().events] == ["InvalidSpec", "InvalidSpec"]

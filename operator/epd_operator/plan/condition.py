@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from epd_operator.api.status import CONDITION_TYPES, MAX_MESSAGE
+from epd_operator.plan.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 
 _BAD_WHEN_TRUE: Final = frozenset({"Reconciling", "Stalled"})
 _SILENT: Final = frozenset({"Reconciling"})
+_WANTED: Final = frozenset(
+    {Reason.CREATING, Reason.SCALING, Reason.REPLACING, Reason.PROGRESSING, Reason.SCALED_TO_ZERO}
+)
+"""What follows from the spec is no warning, although something is not ready for a while."""
+_NEEDS_HELP: Final = frozenset(
+    {
+        Reason.UNSCHEDULABLE,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.CONTAINER_NOT_CREATED,
+        Reason.CRASH_LOOPING,
+        Reason.WORKER_REFUSED,
+    }
+)
+"""Told even when the condition was False before for a milder reason."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,8 @@ def transitions(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[st
     """Events for the conditions whose status differs from before.
 
     A condition that is new is told only when it is bad news that needs a person: that nothing is ready yet is no news.
+    A part that stays not ready is told again when its reason becomes one that waiting does not cure; `Ready` is not,
+    as it only repeats the part.
     """
     events = []
     for condition_type in CONDITION_TYPES:
@@ -77,8 +94,10 @@ def transitions(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[st
         if old is None:
             told = not good and condition_type in {"Valid", "Stalled"}
         else:
-            told = old.get("status") != str(verdict.status)
+            worse = verdict.reason in _NEEDS_HELP and old.get("reason") != verdict.reason and condition_type != "Ready"
+            told = old.get("status") != str(verdict.status) or worse
         if told:
             message = f"{condition_type} is {verdict.status}: {verdict.message}"[:1024]
-            events.append(Event("Normal" if good else "Warning", str(verdict.reason), message))
+            calm = good or verdict.reason in _WANTED
+            events.append(Event("Normal" if calm else "Warning", str(verdict.reason), message))
     return tuple(events)
