@@ -144,6 +144,10 @@ def test_each_part_is_scaling_until_its_deployment_follows(settled: Any, part: s
     assert settled.verdict(PARTS[part]) == ("False", "Starting")
     assert "1/2 ready" in settled.condition(PARTS[part])["message"]
     settled.set_ready(settled.deployment(part), 2)
+    if part in {"prefill", "decode"}:  # a pod that the router does not know yet serves nobody
+        assert settled.verdict(PARTS[part]) == ("False", "NotRoutable")
+        assert settled.plan().moving
+    settled.report()
     assert settled.verdict(PARTS[part]) == ("True", "AtDesired")
 
 
@@ -216,6 +220,25 @@ def test_a_ready_pod_that_the_registrar_refuses_is_not_ready(settled: Any) -> No
     assert settled.verdict("DecodeReady") == ("False", "WorkerRefused")
     assert "image differs" in settled.condition("DecodeReady")["message"]
     assert "refused: image differs" in settled.condition("Available")["message"]
+
+
+@pytest.mark.parametrize("part", ["prefill", "decode"])
+@pytest.mark.parametrize("how", ["unlisted", "not routable"])
+def test_a_ready_pod_that_the_router_sends_nothing_is_not_ready(settled: Any, part: str, how: str) -> None:
+    report = settled.routers[0]
+    worker = next(w for w in report["workers"] if w["role"] == part)
+    if how == "unlisted":
+        report["workers"].remove(worker)
+    else:
+        worker |= {"state": "not_ready", "routable": False, "reason": "its health check fails"}
+    condition = "PrefillReady" if part == "prefill" else "DecodeReady"
+    assert settled.verdict(condition) == ("False", "NotRoutable")
+    assert worker["pod"] in settled.condition(condition)["message"]
+    assert settled.verdict("Ready") == ("False", "NotRoutable")
+    report["router"]["ready"] = False  # a router that is not ready says nothing about pods
+    assert settled.verdict(condition) == ("True", "AtDesired")
+    settled.routers = []  # nor does an operator that has just started know better
+    assert settled.verdict(condition) == ("True", "AtDesired")
 
 
 def test_an_encoder_that_a_prefill_does_not_know_is_not_ready(settled: Any) -> None:

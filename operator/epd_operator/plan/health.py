@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api import names
-from epd_operator.plan.diagnosis import diagnose, one_line, unmounted
+from epd_operator.plan.diagnosis import diagnose, is_ready, one_line, unmounted
 from epd_operator.plan.observation import labels, name_of, of_kind
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.refusal import refused_pods
@@ -158,23 +158,27 @@ def _revision(pod: Object) -> str:
 
 
 def _complaint(pods: Sequence[Object], reports: Sequence[Report]) -> Verdict | None:
-    # A pod can be Ready for the kubelet and still serve nobody: only the registrars know.
-    ours = {name_of(pod) for pod in pods}
-    refused = {
-        f"{worker.pod}: {worker.reason or 'no reason given'}"
-        for report in reports
-        for worker in report.workers
-        if worker.pod in ours and worker.state == "refused"
-    }
+    """What the registrars have against pods that are Ready for the kubelet; None also while none has answered."""
+    ours = {name_of(pod): component_of(pod) for pod in pods if is_ready(pod)}
+    workers = {name for name, part in ours.items() if part in {"prefill", "decode"}}
+    refused: set[str] = set()
+    unroutable: set[str] = set()
+    missing: set[str] = set()
+    for report in reports:
+        listed = {worker.pod: worker for worker in report.workers}
+        for name in workers:
+            worker = listed.get(name)
+            if worker is not None and worker.state == "refused":
+                refused.add(f"{name}: {worker.reason or 'no reason given'}")
+            elif report.router.ready and worker is None:
+                unroutable.add(f"{name}: the router does not list it; are its labels as the operator set them?")
+            elif report.router.ready and worker is not None and not worker.routable:
+                unroutable.add(f"{name} {worker.state}: {worker.reason or 'no reason given'}")
+        missing |= {f"{e.pod} with {prefill}" for e in report.encoders if e.pod in ours for prefill in e.missing}
     if refused:
         return Verdict(False, Reason.WORKER_REFUSED, one_line("; ".join(sorted(refused))))
-    missing = {
-        f"{encoder.pod} with {prefill}"
-        for report in reports
-        for encoder in report.encoders
-        if encoder.pod in ours
-        for prefill in encoder.missing
-    }
+    if unroutable:
+        return Verdict(False, Reason.NOT_ROUTABLE, one_line("; ".join(sorted(unroutable))))
     if missing:
         text = f"not registered: {', '.join(sorted(missing))}"
         return Verdict(False, Reason.ENCODER_NOT_REGISTERED, one_line(text))

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     CONTAINER_NOT_CREATED = "ContainerNotCreated", "A node cannot create a container: a missing Secret, a bad mount."
     CRASH_LOOPING = "CrashLooping", "A container exited and is restarted; the message has its exit code and last words."
     WORKER_REFUSED = "WorkerRefused", "A registrar does not admit a ready pod; the message is the registrar's."
+    NOT_ROUTABLE = "NotRoutable", "A pod is ready, and the router sends it nothing; the message says why."
     ENCODER_NOT_REGISTERED = "EncoderNotRegistered", "An encoder is missing from the list of a prefill pod."
 
     QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota refuses an object or a pod."
