@@ -6,17 +6,15 @@ These tests come after others that leave the twenty deployments alone, so that t
 from __future__ import annotations
 
 import datetime as dt
-import os
-import signal
 import time
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.kube import until
 from e2e.stack import OPERATOR_NAMESPACE
+from e2e.tests import processes
 from e2e.tests.fleet import holder, now, operator_pods, spelled, writes
 
 if TYPE_CHECKING:
@@ -55,31 +53,14 @@ def test_a_restart_writes_nothing_and_restarts_nothing(operator: Kube, many: Fle
     assert {pod["metadata"]["uid"] for pod in operator.pods(many.namespace)} == before
 
 
-def processes_of(pod: str) -> list[int]:
-    """The processes of a pod that are visible on this machine."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                environment = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if f"POD_NAME={pod}".encode() in environment:
-                found.append(int(entry.name))
-    return found
-
-
 def test_leader_killed(operator: Kube, many: Fleet) -> None:
     since = now()
     first = holder(operator)
     leader = next(p["metadata"]["name"] for p in operator_pods(operator) if first.startswith(p["metadata"]["name"]))
-    victims = processes_of(leader)
-    if not victims:
+    if not processes.kill(leader):
         pytest.skip("this cluster's pods are not processes of this machine: their leader cannot be killed from here")
-    namespace = many.namespace
-    for process in victims:
-        os.kill(process, signal.SIGKILL)
     killed = time.monotonic()
+    namespace = many.namespace
     operator.delete("v1", "Service", namespace, "many-00")
     until(
         "the deleted Service, back",
