@@ -61,7 +61,7 @@ class Registry:
             self.manifest_url(image), method="HEAD", headers={"Accept": ", ".join(MANIFESTS)}
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  (the same)
                 return str(answer.headers.get("Docker-Content-Digest", ""))
         except urllib.error.HTTPError as error:
             error.close()

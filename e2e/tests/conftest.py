@@ -40,13 +40,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def stack() -> stacks.Stack:
-    """The cluster, with the images of this checkout in its registry."""
+def able() -> None:
+    """Skips, saying why, where no cluster can be had; in CI that is a failure."""
     why_not = access.unavailable()
     if why_not:
         if os.environ.get("CI"):
             pytest.fail(why_not)
         pytest.skip(why_not)
+
+
+@pytest.fixture(scope="session")
+def stack(able: None) -> stacks.Stack:
+    """The cluster, with the images of this checkout in its registry."""
     try:
         return stacks.prepare()
     except subprocess.CalledProcessError as error:

@@ -118,11 +118,13 @@ class Fleet:
     Attributes:
         namespace: Where they are.
         seconds: From each apply to its first child, ascending.
+        began: When the first was about to be applied.
         settled: When they were found to be settled.
     """
 
     namespace: str
     seconds: list[float]
+    began: dt.datetime
     settled: dt.datetime
 
 
@@ -134,7 +136,7 @@ def launch(kube: Kube, new_namespace: Callable[[str], str]) -> Fleet:
     namespace = new_namespace("e2e-many")
     kube.merge("v1", "Namespace", None, namespace, {"metadata": {"labels": FAKE}})
     time.sleep(2)  # admission policies take effect within a second or so, and say nothing when they have
-    seconds = []
+    began, seconds = now(), []
     for index in range(MANY):
         applied = time.monotonic()
         kube.apply(sample(f"many-{index:02}", namespace))
@@ -152,4 +154,4 @@ def launch(kube: Kube, new_namespace: Callable[[str], str]) -> Fleet:
         return all(conditions(d).get(c, {}).get("status") == "True" for d in deployments for c in wanted)
 
     until("their conditions", engines_ready, seconds=60, every=1)
-    return Fleet(namespace, sorted(seconds), now())
+    return Fleet(namespace, sorted(seconds), began, now())

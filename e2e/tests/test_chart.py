@@ -84,14 +84,7 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _machine() -> None:
-    """Skip where the tools cannot be had, as the other tests do."""
-    why_not = access.unavailable()
-    if why_not:
-        if os.environ.get("CI"):
-            pytest.fail(why_not)
-        pytest.skip(why_not)
+pytestmark = pytest.mark.usefixtures("able")
 
 
 def test_helm_lints_it_strictly() -> None:

@@ -15,7 +15,7 @@ import pytest
 from e2e.kube import until
 from e2e.stack import OPERATOR_NAMESPACE
 from e2e.tests import processes
-from e2e.tests.fleet import holder, now, operator_pods, spelled, writes
+from e2e.tests.fleet import MANY, holder, now, operator_pods, spelled, writes
 
 if TYPE_CHECKING:
     from e2e.kube import Kube
@@ -33,6 +33,7 @@ def in_fleet(many: Fleet, since: dt.datetime) -> dict[str, int]:
 def test_no_write_at_rest(operator: Kube, many: Fleet) -> None:
     time.sleep(max(0.0, (many.settled + QUIET - now()).total_seconds()))
     assert not in_fleet(many, many.settled)
+    assert len(in_fleet(many, many.began)) > MANY, "the same reading of the log must see the writes that made them"
 
 
 def test_a_restart_writes_nothing_and_restarts_nothing(operator: Kube, many: Fleet) -> None:
@@ -71,6 +72,8 @@ def test_leader_killed(operator: Kube, many: Fleet) -> None:
     assert holder(operator) != first
     identities = [record["userAgent"] for record in writes(since=since)]
     blocks = [identity for identity, _ in groupby(identities)]
+    assert blocks, "the audit log shows nobody making the Service anew"
+    assert holder(operator) in blocks[-1]
     assert len(blocks) == len(set(blocks)), f"writers took turns: {blocks}"
     assert all("epd-operator/" in identity for identity in blocks)
     until("two operator pods again", lambda: len(operator_pods(operator)) == 2, seconds=60)

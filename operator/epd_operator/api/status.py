@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
@@ -20,17 +20,7 @@ ConditionType: TypeAlias = Literal[
     "Stalled",
     "Ready",
 ]
-CONDITION_TYPES: Final[tuple[ConditionType, ...]] = (
-    "Valid",
-    "Available",
-    "EncodeReady",
-    "PrefillReady",
-    "DecodeReady",
-    "RouterReady",
-    "Reconciling",
-    "Stalled",
-    "Ready",
-)
+CONDITION_TYPES: Final[tuple[ConditionType, ...]] = get_args(ConditionType)
 
 MAX_MESSAGE: Final = 4096
 """Characters of a condition's message; a longer one must be cut before it is applied."""

@@ -50,22 +50,27 @@ class Unconstrained(BaseModel):
         return data
 
 
-class OpenAiBody(Unconstrained, Body):
-    """What chat and text completions share."""
+class Sampled(Unconstrained):
+    """How tokens are chosen and when to stop, under the names that every route shares."""
 
-    model: str = ""
-    n: Annotated[int, Field(ge=1, le=64)] | None = 1
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     stop: str | list[str] | None = None
     stop_token_ids: Ids | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+
+
+class OpenAiBody(Sampled, Body):
+    """What chat and text completions share."""
+
+    model: str = ""
+    n: Annotated[int, Field(ge=1, le=64)] | None = 1
     seed: int | None = None
     ignore_eos: bool | None = False
     min_tokens: int | None = 0
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     repetition_penalty: float | None = None
     stream_options: StreamOptions | None = None
 
@@ -150,21 +155,13 @@ class CompletionBody(OpenAiBody):
         return self
 
 
-class SamplingParams(Unconstrained):
+class SamplingParams(Sampled):
     """``sampling_params`` of ``POST /generate``."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: Ids | None = None
     sampling_seed: int | None = None
     ignore_eos: bool | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     repetition_penalty: float | None = None
     n: Annotated[int, Field(ge=1, le=64)] | None = 1
 
