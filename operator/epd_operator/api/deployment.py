@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
 from epd_operator.api.marker import ListType, Rule
-from epd_operator.api.names import MAX_NAME, RoleName
-from epd_operator.api.pod import PodOverrides
+from epd_operator.api.names import MAX_GROUP_NAME, MAX_NAME, ROLES
+from epd_operator.api.role import Resources, Roles, SecretKey
 from epd_operator.api.scalar import (
     PRINTABLE,
-    VARIABLE,
     AnnotationMap,
-    Arguments,
     Base,
     HighPort,
     ImageReference,
-    Key,
     ObjectName,
+    PluginName,
     Port,
-    Quantity,
     RelativePath,
     Replicas,
-    Value,
+    RuleId,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 EngineType: TypeAlias = Literal["SGLang", "Reference"]
 Platform: TypeAlias = Literal["cuda-sm90", "cuda-sm100", "hip-gfx950", "cpu"]
@@ -33,11 +33,21 @@ Policy: TypeAlias = Literal[
     "random", "round_robin", "cache_aware", "power_of_two", "least_load", "consistent_hashing", "prefix_hash"
 ]
 
-_VARIABLES = Rule(
-    f"self.all(name, name.matches('{VARIABLE}'))",
-    "names of variables hold letters, digits and '_' and do not start with a digit: rename the variable",
-    lambda variables: all(re.fullmatch(VARIABLE, name) for name in variables),
-)
+
+def _every_role(roles: str, holds: str) -> str:
+    """CEL that asks something of each declared role; a list of them would mix types, which CEL refuses.
+
+    Args:
+        roles: the object that holds the roles.
+        holds: what must hold of `{0}`.
+    """
+    encode, prefill, decode = (holds.format(f"{roles}.{name}") for name in ROLES)
+    return f"({prefill} && {decode} && (!has({roles}.encode) || {encode}))"
+
+
+def _needs_a_cpu_only(role: Mapping[str, Any]) -> bool:
+    resources = role.get("resources", {})
+    return role.get("nodes", 1) <= 1 and not resources.get("gpu") and not resources.get("rdma")
 
 
 class Claim(Base):
@@ -97,6 +107,8 @@ class Model(Base):
     """Model name that clients send; default metadata.name."""
     source: ModelSource | None = None
     """Where the weights come from; absent when the engine's image holds them."""
+    weights_gib_per_gpu: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, alias="weightsGiBPerGpu")
+    """Size of the weights on one GPU, in GiB, rounded up; only used to check that memory suffices."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -134,6 +146,8 @@ class Engine(Base):
     """SGLang or Reference (a small CPU engine for demos and tests); cannot be changed."""
     version: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[-+._a-zA-Z0-9]+$")]
     """Engine version; names the profile of flags, ports and rules."""
+    version_policy: Literal["Strict", "Nearest"] = "Strict"
+    """Strict refuses a version without a profile; Nearest judges it by the next lower release that has one."""
     platform: Platform | None = None
     """Hardware that the pods run on; required for SGLang, cpu for Reference."""
     image: ImageReference | None = None
@@ -144,6 +158,12 @@ class Engine(Base):
         default_factory=list
     )
     """Registry credentials for all pods of this deployment."""
+    plugins: Annotated[list[PluginName], Field(max_length=8), ListType("set")] = Field(default_factory=list)
+    """Engine plugins to load; the profile knows which exist."""
+    acknowledge: Annotated[list[RuleId], Field(max_length=64), ListType("set")] = Field(default_factory=list)
+    """Ids of overridable rules whose refusal is accepted knowingly; status.acknowledged shows them."""
+    gpu_memory_gib: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, alias="gpuMemoryGiB")
+    """Memory of one GPU in GiB; default by platform (141, 180, 288)."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -164,74 +184,15 @@ class Engine(Base):
     )
 
 
-class SecretKey(Base):
-    """One key of a Secret of the same namespace; the kubelet reads it, the operator never does."""
-
-    name: ObjectName
-    """Name of the Secret."""
-    key: Key
-    """Key in the Secret."""
-
-
-class Resources(Base):
-    """Memory is both request and limit, CPU a request only."""
-
-    cpu: Quantity | None = None
-    """CPU request."""
-    memory: Quantity | None = None
-    """Memory request and limit."""
-
-
-class Role(Base):
-    """The pods of one role."""
-
-    replicas: Replicas | None = None
-    """Number of pods; default 1."""
-    resources: Resources = Resources()
-    """CPU and memory of a pod; default by engine."""
-    args: Arguments = Field(default_factory=dict)
-    """Engine flags: full name without dashes to a scalar or a list, such as `page-size: 64`."""
-    env: Annotated[dict[str, Value], Field(max_length=64), _VARIABLES] = Field(default_factory=dict)
-    """Environment variables, plain strings."""
-    secret_env: Annotated[dict[str, SecretKey], Field(max_length=64), _VARIABLES] = Field(default_factory=dict)
-    """Environment variables from Secrets."""
-    startup_minutes: Annotated[int, Field(ge=1, le=1440)] | None = None
-    """Minutes a pod may take to start before it is restarted; default by engine (Reference: 2)."""
-    pod: PodOverrides = PodOverrides()
-    """Scheduling, volumes and metadata of the pods."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!has(self.env) || !has(self.secretEnv) || self.env.all(name, !(name in self.secretEnv))",
-            "a variable stands in env or in secretEnv, not in both: remove one",
-            lambda role: not set(role.get("env", {})) & set(role.get("secretEnv", {})),
-        ),
-    )
-
-
-class Roles(Base):
-    """Prefill and decode are required; without encode the deployment serves text only."""
-
-    encode: Role | None = None
-    """Vision encoders; without them image requests are refused."""
-    prefill: Role
-    """Reads the prompt, and hands its key/value pages to a decode pod."""
-    decode: Role
-    """Writes the answer."""
-
-    def declared(self) -> dict[RoleName, Role]:
-        """The roles that exist, in the order encode, prefill, decode."""
-        every: dict[RoleName, Role | None] = {"encode": self.encode, "prefill": self.prefill, "decode": self.decode}
-        return {name: role for name, role in every.items() if role is not None}
-
-
 class Transfer(Base):
     """How key/value pages travel from prefill to decode."""
 
     backend: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[-_a-z0-9]+$")] | None = None
-    """Transfer back end; default by engine (Reference: tcp)."""
+    """Transfer back end; default by engine (SGLang: mooncake, Reference: tcp)."""
     bootstrap_port: HighPort | None = None
     """Port on which prefill pods answer decode pods; default 8998."""
+    checksum: bool = False
+    """Check every transferred key/value page; costs time on both sides."""
 
 
 class RouterPolicy(Base):
@@ -304,6 +265,17 @@ class Spec(Base):
             "spec.model.path is required for SGLang: give a hub id with spec.model.revision, or an absolute path",
             lambda spec: spec["engine"]["type"] != "SGLang" or "path" in spec.get("model", {}),
         ),
+        Rule(
+            "self.engine.type != 'Reference' || "
+            + _every_role(
+                "self.roles",
+                "({0}.nodes <= 1 && (!has({0}.resources) || ((!has({0}.resources.gpu) || {0}.resources.gpu == 0) && "
+                "(!has({0}.resources.rdma) || {0}.resources.rdma == 0))))",
+            ),
+            "spec.roles.*.nodes, resources.gpu and resources.rdma are for SGLang: Reference runs on the CPU of one "
+            "node, so leave them out",
+            lambda spec: spec["engine"]["type"] != "Reference" or all(map(_needs_a_cpu_only, spec["roles"].values())),
+        ),
     )
 
 
@@ -339,5 +311,14 @@ class DeepSeekV41Deployment(Base):
             "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because it names a Service: "
             "choose such a name",
             lambda document: re.fullmatch(r"^[a-z]([-a-z0-9]*[a-z0-9])?$", document["metadata"]["name"]) is not None,
+        ),
+        Rule(
+            f"self.metadata.name.size() <= {MAX_GROUP_NAME} || {_every_role('self.spec.roles', '{0}.nodes <= 1')}",
+            f"metadata.name must be at most {MAX_GROUP_NAME} characters when spec.roles.*.nodes is above 1, because "
+            "the StatefulSets of a group carry longer names: choose a shorter name",
+            lambda document: (
+                len(document["metadata"]["name"]) <= MAX_GROUP_NAME
+                or all(role.get("nodes", 1) <= 1 for role in document["spec"]["roles"].values())
+            ),
         ),
     )

@@ -11,8 +11,9 @@ from epd_operator.api.names import BOOTSTRAP_PORT, RoleName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.api.deployment import DeepSeekV41Deployment, Role, SecretKey, Spec
+    from epd_operator.api.deployment import DeepSeekV41Deployment, Spec
     from epd_operator.api.pod import PodOverrides
+    from epd_operator.api.role import Role, SecretKey
     from epd_operator.engines.profile import Profile
 
 ROUTER_CPU = "1"

@@ -40,6 +40,9 @@ MANAGED_SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGER}"
 
 MAX_NAME: Final = 40
 """Characters of metadata.name: `<name>-prefill-<8 hex>` then stays below 63 with room for what Kubernetes adds."""
+MAX_GROUP_NAME: Final = 31
+"""The same where a role spans nodes: `<name>-prefill-<8 hex>-<up to 3 digits>` names the StatefulSet of a group, and a
+label of its pods holds that name and a hash of up to 11 characters."""
 
 HTTP_PORT: Final = 30000
 BOOTSTRAP_PORT: Final = 8998

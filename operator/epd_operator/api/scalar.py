@@ -58,6 +58,8 @@ Quantity: TypeAlias = Annotated[
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 HighPort: TypeAlias = Annotated[int, Field(ge=1024, le=65535)]
 Replicas: TypeAlias = Annotated[int, Field(ge=0, le=1000)]
+PluginName: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[-._a-zA-Z0-9]+$")]
+RuleId: TypeAlias = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[-._/a-zA-Z0-9]+$")]
 AbsolutePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/[^:]*$")]
 RelativePath: TypeAlias = Annotated[
     str,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 from pydantic import Field
 
 from epd_operator.api.marker import ListType
-from epd_operator.api.scalar import Base
+from epd_operator.api.scalar import Base, Quantity, RuleId
 
 ConditionType: TypeAlias = Literal[
     "Valid",
@@ -85,6 +85,17 @@ class RouterStatus(Base):
     """Address of the client Service inside the cluster."""
 
 
+class RolesQuantity(Base):
+    """One quantity for each role."""
+
+    encode: Quantity | None = None
+    """Encode pods."""
+    prefill: Quantity | None = None
+    """Prefill pods."""
+    decode: Quantity | None = None
+    """Decode pods."""
+
+
 class EffectiveStatus(Base):
     """Values that apply after defaults."""
 
@@ -94,6 +105,12 @@ class EffectiveStatus(Base):
     """Longest prompt plus answer, in tokens."""
     page_size: Count | None = None
     """Tokens in a key/value page."""
+    replay: Literal["On", "Off"] | None = None
+    """Whether prefill runs decoder bounded replay, as the engine resolves Auto; absent when it has none."""
+    kv_layout: Annotated[str, Field(max_length=128)] | None = None
+    """How key/value pages are laid out, which prefill and decode must share; absent when there is only one way."""
+    shm: RolesQuantity | None = None
+    """Size of /dev/shm in the pods of each role that has one of its own."""
 
 
 class Status(Base):
@@ -109,6 +126,8 @@ class Status(Base):
     """The pods of each role."""
     router: RouterStatus | None = None
     """The router."""
+    acknowledged: Annotated[list[RuleId], Field(max_length=64), ListType("set")] = Field(default_factory=list)
+    """Ids of rules whose refusal spec.engine.acknowledge overrides."""
     effective: EffectiveStatus | None = None
     """Values that apply after defaults."""
     conditions: Annotated[list[Condition], Field(max_length=32), ListType("map", ("type",))] = Field(

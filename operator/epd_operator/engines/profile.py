@@ -11,8 +11,9 @@ from epd_operator.api.fault import Fault
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from epd_operator.api.deployment import Role, Spec
+    from epd_operator.api.deployment import Spec
     from epd_operator.api.names import RoleName
+    from epd_operator.api.role import Role
 
 ArgType: TypeAlias = Literal["int", "float", "bool", "str"]
 _ACCEPTS: Mapping[ArgType, Callable[[Any], bool]] = {
