@@ -1,0 +1,147 @@
+"""SGLang's flags per version, and which of them the operator sets.
+
+`flags.jsonl` holds the facts of release 0.5.23, a flag a line in the parser's order: names, type, choices, default,
+number of values, and the roles where it does something (E encode, P prefill, D decode, A aggregated; PDA where the line
+names none). To make it again for another release, install that release, build `argparse.ArgumentParser()`, hand it to
+`sglang.srt.server_args.ServerArgs.add_cli_args`, and write down what each entry of `parser._actions` says.
+
+The two commits before the release are told by difference. Known of both: decoder replay is a plain switch there, off
+unless given (commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py). Everything else is inferred: their parsers were not
+read, and the flags of 0.5.23 stand in for theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.api.names import HTTP_PORT
+from epd_operator.engines.flag import Catalogue, FlagRole, FlagSpec
+from epd_operator.engines.version import KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RELEASE: Final = "0.5.23"
+_ROLES: Final[Mapping[str, FlagRole]] = {"E": "encode", "P": "prefill", "D": "decode", "A": "aggregated"}
+_EVERYWHERE_ELSE: Final = "PDA"
+"""Roles of a flag that was not looked into: the encoder server reads few flags, so encode needs a mark of its own."""
+
+_NODES: Final = "nodes of the role sets it"
+_ENCODE: Final = "the presence of spec.roles.encode sets it"
+_PLAIN_HTTP: Final = "engine pods always serve plain HTTP to the router"
+_NO_KEYS: Final = (
+    "the router checks the key of spec.router.apiKeySecret, and a key written here could be read by everyone"
+)
+
+OWNED: Final[Mapping[str, str]] = {
+    "host": "it is always 0.0.0.0",
+    "port": f"it is always {HTTP_PORT}",
+    "disaggregation-mode": "the place under spec.roles sets it",
+    "disaggregation-transfer-backend": "spec.transfer.backend sets it",
+    "disaggregation-bootstrap-port": "spec.transfer.bootstrapPort sets it",
+    "disaggregation-enable-kv-checksum": "spec.transfer.checksum sets it",
+    "model-path": "spec.model.path sets it",
+    "revision": "spec.model.revision sets it",
+    "served-model-name": "spec.model.servedName sets it",
+    "enable-decoder-swa-bounded-replay": "spec.roles.prefill.decoderReplay sets it",
+    "enable-encoder-swa-bounded-replay": "spec.roles.prefill.encoderReplay sets it",
+    "enable-metrics": "metrics are always on",
+    "nnodes": _NODES,
+    "node-rank": _NODES,
+    "dist-init-addr": _NODES,
+    "encoder-only": _ENCODE,
+    "language-only": _ENCODE,
+    "encoder-urls": _ENCODE,
+    "encoder-register-urls": _ENCODE,
+    "encoder-bootstrap-port": _ENCODE,
+    "device": "spec.engine.platform sets it",
+    "api-key": _NO_KEYS,
+    "admin-api-key": _NO_KEYS,
+    # These would defeat what the operator checks or relies on.
+    "config": "a file could set any flag past every check, so write its flags here",
+    "ssl-keyfile": _PLAIN_HTTP,
+    "ssl-certfile": _PLAIN_HTTP,
+    "ssl-ca-certs": _PLAIN_HTTP,
+    "ssl-keyfile-password": _PLAIN_HTTP,
+    "enable-ssl-refresh": _PLAIN_HTTP,
+    "smg-grpc-mode": _PLAIN_HTTP,
+    "grpc-mode": _PLAIN_HTTP,
+}
+"""Flags that `spec.roles.X.args` must not hold, each with what sets it instead."""
+
+_CP_STRATEGY: Final = "set cp-strategy: interleave (was round-robin-split) or zigzag (was in-seq-split)"
+_PREFILL_CP: Final = "set enable-prefill-cp: true with cp-strategy: interleave"
+_FULL_PREFILL: Final = "set cuda-graph-backend-prefill to breakable, full or disabled"
+
+REMOVED: Final[Mapping[str, str]] = {
+    "enable-nsa-prefill-context-parallel": _PREFILL_CP,
+    "enable-dsa-prefill-context-parallel": _PREFILL_CP,
+    "enable-prefill-context-parallel": _PREFILL_CP,
+    "nsa-prefill-cp-mode": _CP_STRATEGY,
+    "dsa-prefill-cp-mode": _CP_STRATEGY,
+    "nsa-prefill-backend": "set dsa-prefill-backend",
+    "nsa-decode-backend": "set dsa-decode-backend",
+    "disable-piecewise-cuda-graph": "set cuda-graph-backend-prefill: disabled",
+    "enable-piecewise-cuda-graph": _FULL_PREFILL,
+    "enforce-piecewise-cuda-graph": _FULL_PREFILL,
+    "enable-breakable-cuda-graph": "set cuda-graph-backend-prefill: breakable",
+    "piecewise-cuda-graph-tokens": "set cuda-graph-bs-prefill",
+    "piecewise-cuda-graph-max-tokens": "set cuda-graph-max-bs-prefill",
+    "cuda-graph-max-bs": "set cuda-graph-max-bs-decode",
+    "cuda-graph-bs": "set cuda-graph-bs-decode",
+    "stream-output": "set incremental-streaming-output: true",
+    "mamba-scheduler-strategy": "set mamba-radix-cache-strategy",
+    "speculative-dflash-draft-window-size": "set speculative-draft-window-size",
+    "enable-gdn-replayssm-spec": "set enable-linear-replayssm-spec: true",
+    "enable-expert-distribution-metrics": "set expert-balancedness-report-mode: prometheus",
+    "collect-tokens-histogram": "leave it out: the histograms come with the metrics, which are on",
+    "prefill-round-robin-balance": "leave it out: it had no effect any more",
+}
+"""Spellings of earlier SGLang releases, each with this one's. Source: the registrations of retired flags in earlier
+versions of srt/server_args.py; none of them is known to the parser of 0.5.23."""
+
+
+def _flag(line: Mapping[str, Any]) -> FlagSpec:
+    switch = line["type"] == "bool"
+    return FlagSpec(
+        name=line["name"],
+        aliases=tuple(line.get("aliases", ())),
+        type=line["type"],
+        choices=tuple(line["choices"]) if "choices" in line else None,
+        default=line.get("default"),
+        nargs=line.get("nargs"),
+        negatable=line.get("negatable", False),
+        switch=switch,
+        roles=frozenset(_ROLES[letter] for letter in line.get("roles", _EVERYWHERE_ELSE)),
+        owner=OWNED.get(line["name"]),
+    )
+
+
+@functools.cache
+def _release() -> Mapping[str, FlagSpec]:
+    text = resources.files(__package__).joinpath("flags.jsonl").read_text(encoding="utf-8")
+    lines = json.loads(f"[{','.join(text.splitlines())}]")
+    return {line["name"]: _flag(line) for line in lines}
+
+
+def _before_release() -> Mapping[str, FlagSpec]:
+    flags = dict(_release())
+    name = "enable-decoder-swa-bounded-replay"
+    flags[name] = replace(flags[name], negatable=False, default=False)
+    return flags
+
+
+@functools.cache
+def catalogue(version: str) -> Catalogue:
+    """The flags of a known SGLang version.
+
+    Raises:
+        ValueError: no such version; a programming error, as user input passes `version.resolve` first.
+    """
+    if version not in KNOWN:
+        raise ValueError(f"no flags of SGLang {version}: known are {', '.join(KNOWN)}")
+    return Catalogue(version, _release() if version == _RELEASE else _before_release(), REMOVED)
