@@ -11,15 +11,16 @@ import difflib
 import json
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-FlagType = Literal[
+FlagType: TypeAlias = Literal[
     "bool",
     "int",
     "human-int",
@@ -33,9 +34,9 @@ FlagType = Literal[
     "lora",
     "log-level",
 ]
-Scalar = bool | int | float | str | None
-Value = Scalar | list[Scalar]
-FlagRole = Literal["encode", "prefill", "decode", "aggregated"]
+Scalar: TypeAlias = bool | int | float | str
+Value: TypeAlias = Scalar | Sequence[Scalar] | None
+FlagRole: TypeAlias = Literal["encode", "prefill", "decode", "aggregated"]
 
 _SI: Final[dict[str, int]] = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _IEC: Final[dict[str, int]] = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -73,7 +74,7 @@ class _Kind:
 
     words: str
     accepts: Callable[[Any], bool]
-    read: Callable[[str], Scalar]
+    read: Callable[[str], Scalar | None]
 
 
 def _no_word(_text: str) -> Scalar:
@@ -214,7 +215,8 @@ class FlagSpec:
         negatable: there is a `no-` form that sets false.
         switch: the flag takes no value: giving it means true.
         roles: where the flag does something. A flag on another role is a reason to warn, never to refuse.
-        owner: for flags that `args` must not hold, what sets them: a clause to follow "remove it; ".
+        owner: for flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
+            a clause that says what does.
     """
 
     name: str
@@ -238,7 +240,7 @@ class FlagSpec:
             return "must hold at least one value"
         return next((f"item {at}: {text}" for at, item in enumerate(value) if (text := self._item_fault(item))), None)
 
-    def read(self, text: str) -> Scalar:
+    def read(self, text: str) -> Scalar | None:
         """The value of one word of a command line.
 
         Raises:
@@ -251,14 +253,16 @@ class FlagSpec:
 
     def normal(self, value: Value) -> Value:
         """The one spelling of a value without fault that rules compare: "1k" is 1000, a lone item is a list."""
-        if isinstance(value, list):
-            return [self._normal_item(item) for item in value]
-        return [self._normal_item(value)] if self.nargs in {"*", "+"} else self._normal_item(value)
+        items = [value] if value is None or isinstance(value, bool | int | float | str) else value
+        read = [self._normal_item(item) for item in items]
+        if self.nargs in {"*", "+"}:
+            return [item for item in read if item is not None]
+        return read[0]
 
-    def _normal_item(self, value: Scalar) -> Scalar:
-        if self.type == "float" and _is_int(value):
-            return float(value or 0)
-        return self.read(value) if isinstance(value, str) else value
+    def _normal_item(self, value: Scalar | None) -> Scalar | None:
+        if isinstance(value, str):
+            return self.read(value)
+        return float(value) if self.type == "float" and value is not None else value
 
     def _words(self) -> str:
         if self.choices is None:
@@ -326,16 +330,34 @@ class Catalogue:
         exact = self.canonical(name)
         if exact is not None:
             return exact
+        longer = [spelling for spelling in self._spellings if name and spelling.startswith(name)]
+        if longer:
+            return self._spellings[min(longer, key=len)]
         near = difflib.get_close_matches(name, self._spellings, n=1, cutoff=0.75)
         return self._spellings[near[0]] if near else None
 
-    def advice(self, name: str) -> str:
-        """What to write instead of a flag that this version does not have; empty when nothing is known."""
+    def advise(self, name: str) -> tuple[str, str]:
+        """What is wrong with a flag that this version does not have, and the way out."""
         if name in self.removed:
-            return self.removed[name]
+            return f"is no flag of {self.version}, but of another version", self.removed[name]
         near = self.nearest(name)
-        return f"did you mean {near}?" if near else ""
+        if near is None:
+            return f"is no flag of {self.version}", "remove it"
+        if near == self.canonical(name.lstrip("-")):
+            return "is not the full name of the flag", f"write {near}"
+        return f"is no flag of {self.version}", f"did you mean {near}?"
 
     @cached_property
     def _spellings(self) -> Mapping[str, str]:
         return {spelling: flag.name for flag in self.flags.values() for spelling in (flag.name, *flag.aliases)}
+
+    @cached_property
+    def options(self) -> Mapping[str, tuple[FlagSpec | None, bool]]:
+        """Every word that the parser knows, with its flag and whether it sets false; the help words have no flag."""
+        words: dict[str, tuple[FlagSpec | None, bool]] = {"-h": (None, False), "--help": (None, False)}
+        for flag in self.flags.values():
+            for spelling in (flag.name, *flag.aliases):
+                words[f"--{spelling}"] = (flag, False)
+                if flag.negatable:
+                    words[f"--no-{spelling}"] = (flag, True)
+        return words

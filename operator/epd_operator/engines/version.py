@@ -27,11 +27,11 @@ class Resolved:
     """The profile that judges a version.
 
     Attributes:
-        profile_version: one of `KNOWN`.
+        version: one of `KNOWN`.
         approximate: the version has no rules of its own; those of the nearest lower release stand in.
     """
 
-    profile_version: str
+    version: str
     approximate: bool
 
 

@@ -30,25 +30,24 @@ _ROLES: Final[Mapping[str, FlagRole]] = {"E": "encode", "P": "prefill", "D": "de
 _EVERYWHERE_ELSE: Final = "PDA"
 """Roles of a flag that was not looked into: the encoder server reads few flags, so encode needs a mark of its own."""
 
-_NODES: Final = "nodes of the role sets it"
-_ENCODE: Final = "the presence of spec.roles.encode sets it"
+_NODES: Final = "spec.roles.<role>.nodes"
+_ENCODE: Final = "spec.roles.encode"
 _PLAIN_HTTP: Final = "engine pods always serve plain HTTP to the router"
-_NO_KEYS: Final = (
-    "the router checks the key of spec.router.apiKeySecret, and a key written here could be read by everyone"
-)
+# The router checks what clients present; a key among the flags would be plain text.
+_KEYS: Final = "spec.router.apiKeySecret"
 
 OWNED: Final[Mapping[str, str]] = {
     "host": "it is always 0.0.0.0",
     "port": f"it is always {HTTP_PORT}",
     "disaggregation-mode": "the place under spec.roles sets it",
-    "disaggregation-transfer-backend": "spec.transfer.backend sets it",
-    "disaggregation-bootstrap-port": "spec.transfer.bootstrapPort sets it",
-    "disaggregation-enable-kv-checksum": "spec.transfer.checksum sets it",
-    "model-path": "spec.model.path sets it",
-    "revision": "spec.model.revision sets it",
-    "served-model-name": "spec.model.servedName sets it",
-    "enable-decoder-swa-bounded-replay": "spec.roles.prefill.decoderReplay sets it",
-    "enable-encoder-swa-bounded-replay": "spec.roles.prefill.encoderReplay sets it",
+    "disaggregation-transfer-backend": "spec.transfer.backend",
+    "disaggregation-bootstrap-port": "spec.transfer.bootstrapPort",
+    "disaggregation-enable-kv-checksum": "spec.transfer.checksum",
+    "model-path": "spec.model.path",
+    "revision": "spec.model.revision",
+    "served-model-name": "spec.model.servedName",
+    "enable-decoder-swa-bounded-replay": "spec.roles.prefill.decoderReplay",
+    "enable-encoder-swa-bounded-replay": "spec.roles.prefill.encoderReplay",
     "enable-metrics": "metrics are always on",
     "nnodes": _NODES,
     "node-rank": _NODES,
@@ -58,9 +57,9 @@ OWNED: Final[Mapping[str, str]] = {
     "encoder-urls": _ENCODE,
     "encoder-register-urls": _ENCODE,
     "encoder-bootstrap-port": _ENCODE,
-    "device": "spec.engine.platform sets it",
-    "api-key": _NO_KEYS,
-    "admin-api-key": _NO_KEYS,
+    "device": "spec.engine.platform",
+    "api-key": _KEYS,
+    "admin-api-key": _KEYS,
     # These would defeat what the operator checks or relies on.
     "config": "a file could set any flag past every check, so write its flags here",
     "ssl-keyfile": _PLAIN_HTTP,
@@ -71,7 +70,7 @@ OWNED: Final[Mapping[str, str]] = {
     "smg-grpc-mode": _PLAIN_HTTP,
     "grpc-mode": _PLAIN_HTTP,
 }
-"""Flags that `spec.roles.X.args` must not hold, each with what sets it instead."""
+"""Flags that `spec.roles.X.args` must not hold, each with the field that sets it or a clause that says what does."""
 
 _CP_STRATEGY: Final = "set cp-strategy: interleave (was round-robin-split) or zigzag (was in-seq-split)"
 _PREFILL_CP: Final = "set enable-prefill-cp: true with cp-strategy: interleave"
