@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from epd_operator.runtime import quantity
+from epd_operator.api import quantity
 
 IDENTITY: Final = frozenset({"apiVersion", "kind"})
 METADATA_IDENTITY: Final = frozenset({"name", "namespace", "uid", "resourceVersion", "managedFields"})

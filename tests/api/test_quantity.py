@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from epd_operator.runtime.quantity import parse
+from epd_operator.api.quantity import parse
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""What every other module starts from: the hardware, the role, the checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.engines.expression import PLATFORM, ROLE, model_of, named, starts, when
+from epd_operator.engines.sglang.given import flag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_operator.engines.expression import Value
+
+IS_CUDA: Final = starts(PLATFORM, "cuda")
+IS_HIP: Final = starts(PLATFORM, "hip")
+IS_SM100: Final = PLATFORM == "cuda-sm100"
+GPU_MEMORY_GIB: Final = when(PLATFORM == "cuda-sm90", 141, when(PLATFORM == "cuda-sm100", 180, 288))
+"""Memory of one GPU as the rules were run: H200, B200, MI355X."""
+
+MODE: Final = named("disaggregation_mode", flag("disaggregation-mode"), flag("disaggregation-mode"))
+IS_PREFILL: Final = MODE == "prefill"
+IS_DECODE: Final = MODE == "decode"
+IS_PD: Final = ~(MODE == "null")
+IS_ENCODER: Final = flag("encoder-only") | (ROLE == "encode")
+
+IS_V41: Final = model_of("model_type", "str") == "deepseek_v41"
+DRAFT_BLOCK: Final = model_of("dspark_block_size", "int")
+"""Block size of the draft that the checkpoint bundles; absent when it bundles none."""
+
+CHECKPOINT: Final[Mapping[str, Value]] = {
+    "model_type": "deepseek_v41",
+    "dspark_block_size": 5,
+    "context_length": 1_048_576,
+    "num_attention_heads": 64,
+    "n_routed_experts": 384,
+    "num_hidden_layers": 40,
+}
+"""Facts of the released DeepSeek-V4.1-Flash checkpoint that rules read. Source: its config.json."""
+
+
+def checkpoint(config: Mapping[str, object]) -> Mapping[str, Value]:
+    """The same facts of another config.json, given as the fields that differ from the released one's.
+
+    Args:
+        config: top-level fields of config.json; None removes one; `text_config` replaces the whole of it.
+    """
+    text = config.get("text_config", {})
+    inner = text if isinstance(text, dict) else config
+    facts = dict(CHECKPOINT)
+    if isinstance(model_type := config.get("model_type"), str):
+        facts["model_type"] = model_type
+    if "text_config" in config:
+        names = {
+            "dspark_block_size": "dspark_block_size",
+            "context_length": "max_position_embeddings",
+            "num_attention_heads": "num_attention_heads",
+            "n_routed_experts": "n_routed_experts",
+            "num_hidden_layers": "num_hidden_layers",
+        }
+        for fact, name in names.items():
+            value = inner.get(name)
+            facts[fact] = value if isinstance(value, int) else None
+    return facts

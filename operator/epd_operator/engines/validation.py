@@ -1,0 +1,90 @@
+"""The one question `epd validate`, the controller and the tests ask: what is wrong with this?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.api import SpecError, parse
+from epd_operator.engines import table
+from epd_operator.engines import version as versions
+from epd_operator.engines.finding import Finding, Side
+from epd_operator.engines.judgement import Bench, Judgement, judge_command_line, judge_spec
+from epd_operator.engines.process import mapping, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epd_operator.api import Fault
+
+STRUCTURE: Final = "structure"
+"""Rule id of everything that the schema of the resource refuses."""
+VERSION: Final = "engine-version"
+"""Rule id of versions that have no rules."""
+
+
+def validate(document: Mapping[str, Any], *, platform: str | None = None, version: str | None = None) -> Judgement:
+    """Everything that is wrong with a DeepSeekV41Deployment, and what its engine would make of it.
+
+    Args:
+        document: the object as written; it may be anything at all, and nothing is raised.
+        platform: judge for this platform instead of `spec.engine.platform`.
+        version: judge for this version instead of `spec.engine.version`.
+    """
+    asked = _overlaid(document, {"platform": platform, "version": version})
+    structure = _structure(asked)
+    engine = mapping(read(asked, "spec.engine")) if isinstance(asked, dict) else {}
+    ruleset = table.RULESETS.get(str(engine.get("type")))
+    if ruleset is None:
+        return Judgement(structure)
+    written = engine.get("version")
+    policy: versions.Policy = "Nearest" if engine.get("versionPolicy") == "Nearest" else "Strict"
+    if not isinstance(written, str):
+        return Judgement(structure)
+    resolved = table.resolve(ruleset, written, policy)
+    if isinstance(resolved, versions.Refusal):
+        side = Side("spec.engine.version", written)
+        unknown = Finding(VERSION, "error", "", (side,), resolved.message, "", source="epd, list of profiles")
+        return Judgement((*structure, unknown))
+    judged = judge_spec(ruleset, resolved, asked)
+    return Judgement((*structure, *judged.findings), judged.version, judged.approximate, judged.resolved)
+
+
+def validate_command_line(
+    version: str,
+    platform: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    config: Mapping[str, Any] | None = None,
+) -> Judgement:
+    """What an SGLang of this version would say to this command line on that platform.
+
+    Args:
+        version: a version with rules.
+        platform: `cuda-sm90`, `cuda-sm100` or `hip-gfx950`.
+        argv: the words after the program.
+        env: environment variables.
+        config: fields of config.json that differ from the released checkpoint's.
+    """
+    facts = None if config is None else table.checkpoint(config)
+    return judge_command_line(Bench(table.RULESETS["SGLang"], version, platform, bare=True), argv, env, facts)
+
+
+def _structure(document: Mapping[str, Any]) -> tuple[Finding, ...]:
+    try:
+        parse(document)
+    except SpecError as error:
+        return tuple(_fault(fault) for fault in error.faults)
+    return ()
+
+
+def _fault(fault: Fault) -> Finding:
+    return Finding(STRUCTURE, "error", "", (Side(fault.field, fault.value),), fault.message, "", source="the CRD")
+
+
+def _overlaid(document: Mapping[str, Any], changes: Mapping[str, str | None]) -> Mapping[str, Any]:
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    if not wanted or not isinstance(document, dict):
+        return document
+    spec = mapping(document.get("spec"))
+    return {**document, "spec": {**spec, "engine": {**mapping(spec.get("engine")), **wanted}}}
