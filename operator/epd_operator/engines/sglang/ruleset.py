@@ -14,8 +14,11 @@ from epd_operator.engines.version import KNOWN
 
 MODULES = (
     "parallel",
+    "context",
     "chunk",
     "moe",
+    "budget",
+    "elastic",
     "attention",
     "graph",
     "replay",

@@ -1,0 +1,226 @@
+"""Context parallelism of SGLang: a prompt's tokens, or a cache's pages, spread over several ranks.
+
+Also weights distributed over data-parallel ranks (DWDP), which turn the same ranks into something else again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from epd_operator.engines.expression import every, some
+from epd_operator.engines.rule import Rule
+from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PREFILL, IS_SM100, IS_V41, MODE
+from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.parallel import (
+    ATTN_CP_SIZE,
+    ATTN_DP_SIZE,
+    ATTN_DP_SIZE_ASKED,
+    DCP_SIZE,
+    DP_SIZE_ASKED,
+    IS_DWDP,
+    MOE_DP_SIZE,
+    PP_SIZE,
+    PREFILL_CP,
+    TP_SIZE,
+)
+
+_PARALLEL: Final = "SGLang 0.5.23, srt/arg_groups/parallel_hook.py"
+_V4: Final = "SGLang 0.5.23, srt/arg_groups/deepseek_v4_hook.py"
+_RELEASES: Final = ("0.5.23", "dsv41-2026-09")
+
+_DCP: Final = (
+    Rule(
+        "decode-cp-positive",
+        DCP_SIZE < 1,
+        (DCP_SIZE,),
+        "needs at least one decode context-parallel rank",
+        "set dcp-size to 1 or more",
+        f"{_PARALLEL}, handle_decode_context_parallelism",
+        decided_by="parallel_hook.handle_decode_context_parallelism",
+    ),
+    Rule(
+        "decode-cp-without-pipeline",
+        every(IS_SM100, DCP_SIZE > 1, ~written("dcp-comm-backend").given, PP_SIZE == 0),
+        (DCP_SIZE, PP_SIZE),
+        "divides the nodes by no pipeline stages to choose how decode context parallelism communicates",
+        "set pp-size to 1 or leave it out",
+        "SGLang 0.5.23, srt/utils/common.py, is_fi_a2a_supported",
+        decided_by="common.is_fi_a2a_supported",
+    ),
+    Rule(
+        "decode-cp-or-prefill-cp",
+        (DCP_SIZE > 1) & PREFILL_CP,
+        (DCP_SIZE, PREFILL_CP),
+        "cannot run decode context parallelism and prefill context parallelism in one server",
+        "set dcp-size on the decode role and enable-prefill-cp on the prefill role",
+        f"{_PARALLEL}, handle_decode_context_parallelism",
+        decided_by="parallel_hook.handle_decode_context_parallelism",
+    ),
+    Rule(
+        "decode-cp-backend-without-cp",
+        every(flag("dcp-comm-backend").isin(("a2a", "fi_a2a")), DCP_SIZE <= 1),
+        (written("dcp-comm-backend"), DCP_SIZE),
+        "an all-to-all back end serves only decode context parallelism, which is off",
+        "remove dcp-comm-backend, or set dcp-size above 1",
+        f"{_PARALLEL}, handle_decode_context_parallelism",
+        decided_by="parallel_hook.handle_decode_context_parallelism",
+    ),
+    Rule(
+        "decode-cp-flashinfer-on-cuda",
+        (flag("dcp-comm-backend") == "fi_a2a") & ~IS_CUDA,
+        (written("dcp-comm-backend"),),
+        "fi_a2a is FlashInfer's all-to-all, which runs on NVIDIA GPUs only",
+        "set dcp-comm-backend: a2a, or remove it",
+        f"{_PARALLEL}, handle_decode_context_parallelism",
+        decided_by="parallel_hook.handle_decode_context_parallelism",
+    ),
+    Rule(
+        "decode-cp-replicated-query",
+        every(
+            flag("dcp-replicate-q-proj") == True,  # noqa: E712 - builds an expression
+            (DCP_SIZE <= 1) | (flag("dcp-comm-backend") == "ag_rs"),
+        ),
+        (written("dcp-replicate-q-proj"), DCP_SIZE, written("dcp-comm-backend")),
+        "a replicated query projection pays off only in decode context parallelism over an all-to-all back end",
+        "remove dcp-replicate-q-proj, or set dcp-size above 1 and leave dcp-comm-backend out",
+        f"{_PARALLEL}, handle_decode_context_parallelism",
+        decided_by="parallel_hook.handle_decode_context_parallelism",
+    ),
+)
+
+_PREFILL_CP: Final = (
+    Rule(
+        "prefill-cp-strategy",
+        every(IS_V41, PREFILL_CP, ~(flag("cp-strategy") == "interleave")),
+        (PREFILL_CP, written("cp-strategy")),
+        "prefill context parallelism of this model interleaves tokens over the ranks; zigzag is for other hardware, "
+        "and there is no default",
+        "set cp-strategy: interleave, or remove enable-prefill-cp",
+        f"{_V4}, validate_deepseek_v4_cp",
+        decided_by="deepseek_v4_hook.validate_deepseek_v4_cp",
+        stated=_RELEASES,
+    ),
+    Rule(
+        "prefill-cp-on-rocm",
+        every(IS_V41, PREFILL_CP, IS_HIP),
+        (PREFILL_CP,),
+        "DeepSeek-V4.1 has no prefill context parallelism on ROCm",
+        "remove enable-prefill-cp",
+        f"{_V4}, validate_deepseek_v4_cp",
+        decided_by="deepseek_v4_hook.validate_deepseek_v4_cp",
+        stated=("0.5.23", "dsv41-2026-09", "dsv41-37ae292e"),
+    ),
+    Rule(
+        "prefill-cp-or-attention-dp",
+        every(IS_V41, PREFILL_CP, ~(ATTN_DP_SIZE == 1)),
+        (PREFILL_CP, ATTN_DP_SIZE_ASKED, DP_SIZE_ASKED),
+        "prefill context parallelism takes the whole tensor-parallel group, so no attention data parallelism fits in; "
+        "dp-size counts as that here",
+        "remove attn-dp-size and dp-size, or remove enable-prefill-cp",
+        f"{_V4}, validate_deepseek_v4_cp",
+        decided_by="deepseek_v4_hook.validate_deepseek_v4_cp",
+        stated=_RELEASES,
+    ),
+    Rule(
+        "prefill-cp-two-data-widths",
+        every(PREFILL_CP, ATTN_DP_SIZE_ASKED > 1, DP_SIZE_ASKED > 1),
+        (ATTN_DP_SIZE_ASKED, DP_SIZE_ASKED),
+        "asks for attention data parallelism and for replicas under prefill context parallelism",
+        "remove attn-dp-size and dp-size",
+        "SGLang 0.5.23, srt/arg_groups/model_override_base.py, context_parallel_attn_dp_size",
+        decided_by="model_override_base.context_parallel_attn_dp_size",
+    ),
+    Rule(
+        "prefill-cp-one-machine",
+        every(IS_V41, PREFILL_CP, TP_SIZE > 8),
+        (PREFILL_CP, TP_SIZE),
+        "prefill context parallelism stays within one machine, at most 8 ranks",
+        "set tp-size to 8 or less, or remove enable-prefill-cp",
+        f"{_V4}, validate_deepseek_v4_cp",
+        decided_by="deepseek_v4_hook.validate_deepseek_v4_cp",
+        stated=_RELEASES,
+    ),
+)
+
+_CP: Final = (
+    Rule(
+        "attention-cp-divides-tp",
+        every(
+            ATTN_CP_SIZE > 1,
+            some(~(TP_SIZE % ATTN_CP_SIZE == 0), ~(TP_SIZE % (ATTN_DP_SIZE * ATTN_CP_SIZE) == 0)),
+        ),
+        (TP_SIZE, ATTN_CP_SIZE, ATTN_DP_SIZE),
+        "cannot split {tp} tensor-parallel ranks into {dp} attention groups of {cp} context-parallel ranks",
+        "set tp-size to a multiple of attn-dp-size x attn-cp-size",
+        f"{_PARALLEL}, handle_context_parallelism",
+        decided_by="parallel_hook.handle_context_parallelism",
+        shows={"tp": TP_SIZE, "dp": ATTN_DP_SIZE, "cp": ATTN_CP_SIZE},
+    ),
+    Rule(
+        "moe-dp-is-attention-cp",
+        every(~(ATTN_CP_SIZE == MOE_DP_SIZE), ~(MOE_DP_SIZE == 1)),
+        (MOE_DP_SIZE, ATTN_CP_SIZE),
+        "data parallelism of the experts must be as wide as attention context parallelism, here {cp}, or 1",
+        "remove moe-dp-size, or set attn-cp-size to the same number",
+        f"{_PARALLEL}, handle_context_parallelism",
+        decided_by="parallel_hook.handle_context_parallelism",
+        shows={"cp": ATTN_CP_SIZE},
+    ),
+)
+
+_DWDP: Final = (
+    Rule(
+        "dwdp-fills-tp",
+        IS_DWDP & ~(flag("dwdp-size") == TP_SIZE),
+        (written("dwdp-size"), TP_SIZE),
+        "weights distributed over data-parallel ranks take the whole tensor-parallel group",
+        "set dwdp-size to tp-size, or remove it",
+        f"{_PARALLEL}, handle_dwdp",
+        decided_by="parallel_hook.handle_dwdp",
+    ),
+    Rule(
+        "dwdp-on-decode",
+        IS_DWDP & IS_DECODE,
+        (written("dwdp-size"), MODE),
+        "weights distributed over data-parallel ranks would be fetched anew for every token that a decode server makes",
+        "remove dwdp-size; it belongs on the prefill role",
+        f"{_PARALLEL}, handle_dwdp",
+        decided_by="parallel_hook.handle_dwdp",
+    ),
+    Rule(
+        "dwdp-alone",
+        every(
+            IS_DWDP,
+            some(
+                flag("enable-eplb"),
+                written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states"),
+                ~(PP_SIZE == 1),
+                flag("enable-two-batch-overlap"),
+            ),
+        ),
+        (
+            written("dwdp-size"),
+            written("enable-eplb"),
+            written("speculative-algorithm"),
+            PP_SIZE,
+            written("enable-two-batch-overlap"),
+        ),
+        "weights distributed over data-parallel ranks go with no expert rebalancing, speculation, pipeline parallelism "
+        "or two-batch overlap",
+        "remove dwdp-size, or each of the others",
+        f"{_PARALLEL}, handle_dwdp",
+        decided_by="parallel_hook.handle_dwdp",
+    ),
+    Rule(
+        "dwdp-aggregated",
+        IS_DWDP & ~IS_DECODE & ~IS_PREFILL,
+        (written("dwdp-size"), MODE),
+        "weights distributed over data-parallel ranks are fetched anew for every token that this server decodes",
+        "use it on the prefill role only",
+        f"{_PARALLEL}, handle_dwdp",
+        severity="warning",
+    ),
+)
+
+RULES: Final = (*_DCP, *_PREFILL_CP, *_CP, *_DWDP)
+RESOLVED: Final = ()
