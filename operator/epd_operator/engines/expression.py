@@ -136,6 +136,9 @@ class Expr:
     def __mul__(self, other: Expr | Scalar) -> Expr:
         return Arithmetic("*", self, lift(other))
 
+    def __truediv__(self, other: Expr | Scalar) -> Expr:
+        return Arithmetic("/", self, lift(other))
+
     def __floordiv__(self, other: Expr | Scalar) -> Expr:
         return Arithmetic("//", self, lift(other))
 
@@ -202,6 +205,8 @@ class Leaf(Expr):
             return None if amount is None else float(amount)
         if self.kind == "list":
             return written if isinstance(written, list | tuple) else None
+        if self.kind == "float" and type(written) is int:
+            return float(written)
         return written if _KINDS.get(type(written)) == self.kind else None
 
 
@@ -464,9 +469,9 @@ class Not(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic(Expr):
-    """A sum, difference, product, or Python's floor division and remainder; dividing by zero gives 0."""
+    """A sum, difference, product, quotient, or Python's floor division and remainder; dividing by zero gives 0."""
 
-    symbol: Literal["+", "-", "*", "//", "%"]
+    symbol: Literal["+", "-", "*", "/", "//", "%"]
     left: Expr
     right: Expr
     kind: Kind = field(init=False)
@@ -476,7 +481,7 @@ class Arithmetic(Expr):
         kinds = {self.left.kind, self.right.kind}
         if kinds - {"int", "float"} or (self.symbol in {"//", "%"} and kinds != {"int"}):
             raise TypeError(f"no arithmetic on these: {self.left} {self.symbol} {self.right}")
-        object.__setattr__(self, "kind", "float" if "float" in kinds else "int")
+        object.__setattr__(self, "kind", "float" if "float" in kinds or self.symbol == "/" else "int")
         object.__setattr__(self, "nullable", self.left.nullable or self.right.nullable)
 
     @override
@@ -484,8 +489,8 @@ class Arithmetic(Expr):
         left, right = self.left.value(scope), self.right.value(scope)
         if left is None or right is None:
             return None
-        if self.symbol in {"//", "%"} and right == 0:
-            return 0
+        if self.symbol in {"/", "//", "%"} and right == 0:
+            return 0.0 if self.kind == "float" else 0
         result: Value = _ARITHMETIC[self.symbol](left, right)
         return result
 
@@ -574,6 +579,7 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
+    "/": operator.truediv,
     "//": operator.floordiv,
     "%": operator.mod,
 }

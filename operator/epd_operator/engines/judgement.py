@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.api import names
 from epd_operator.engines import commandline, version
 from epd_operator.engines.expression import At, Circumstance, Declared, Leaf, Named, leaves_of
-from epd_operator.engines.finding import Finding, Side
+from epd_operator.engines.finding import Finding, Side, plain
 from epd_operator.engines.process import Process, mapping, read
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _across(bench: Bench, process: Process) -> Iterator[Finding]:
 
 
 def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
-    shown = {name: expression.value(process) for name, expression in rule.shows.items()}
+    shown = {name: plain(expression.value(process)) for name, expression in rule.shows.items()}
     acknowledged = rule.overridable and rule.id in bench.acknowledged
     excused = acknowledged or (rule.hole and bench.bare)
     return Finding(

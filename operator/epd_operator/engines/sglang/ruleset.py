@@ -28,6 +28,9 @@ MODULES = (
     "cache",
     "hicache",
     "serving",
+    "agreement",
+    "hole",
+    "resource",
 )
 _FOUND = [import_module(f"{__package__}.{name}") for name in MODULES if find_spec(f"{__package__}.{name}") is not None]
 

@@ -1,0 +1,234 @@
+"""What a prefill and a decode server must agree on before they exchange pages.
+
+The engine finds out at the first contact, and then the decode server dies. Everything is compared as the engine
+resolves it, so that a value which is left out on one side is no hiding place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.engines.expression import Leaf, at, every, lower, named, some, when
+from epd_operator.engines.rule import Rule
+from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE
+from epd_operator.engines.sglang.base import DRAFT_BLOCK
+from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.parallel import ATTN_CP_SIZE, ATTN_DP_SIZE, ATTN_TP_SIZE, PP_SIZE
+from epd_operator.engines.sglang.release import since
+
+if TYPE_CHECKING:
+    from epd_operator.engines.expression import Expr
+
+_HANDSHAKE: Final = "SGLang 0.5.23, disaggregation/common/conn.py (read, not run)"
+_DIES: Final = "the decode server dies at its first contact with a prefill server that differs"
+
+_LAYOUT: Final = env("SGLANG_DSV4_KV_LAYOUT")
+_COMPRESSED: Final = env("SGLANG_DSV4_COMPRESSED_KV_LAYOUT")
+KV_LAYOUT: Final = named("kv_layout_variable", lower(_LAYOUT).otherwise("auto"), env("SGLANG_DSV4_KV_LAYOUT"))
+COMPRESSED_LAYOUT: Final = named("compressed_kv_layout_variable", lower(_COMPRESSED).otherwise("auto"), _COMPRESSED)
+
+DRAFT: Final = named(
+    "draft", when(flag("speculative-algorithm") == "DSPARK", "DSPARK", "none"), written("speculative-algorithm")
+)
+_BLOCK: Final = named(
+    "draft_block_size",
+    flag("speculative-dspark-block-size").otherwise(DRAFT_BLOCK),
+    written("speculative-dspark-block-size"),
+)
+_DRAFT_PATH: Final = written("speculative-draft-model-path")
+_BOTH_DRAFT: Final = (at("prefill", DRAFT) == "DSPARK") & (at("decode", DRAFT) == "DSPARK")
+_TP_TIMES_CP: Final = named(
+    "attention_tp_with_cp", since("0.5.23", ATTN_TP_SIZE * ATTN_CP_SIZE, ATTN_TP_SIZE), written("tp-size")
+)
+
+
+def _differ(subject: Expr) -> Expr:
+    return ~(at("prefill", subject) == at("decode", subject))
+
+
+def _pair(rule_id: str, subject: Expr, what: str, fix: str, when_: Expr | None = None) -> Rule:
+    return Rule(
+        id=rule_id,
+        when=_differ(subject) if when_ is None else when_,
+        sides=(at("prefill", subject), at("decode", subject)),
+        says=f"prefill and decode must have the same {what}: {_DIES}",
+        fix=fix,
+        source=_HANDSHAKE,
+        roles=(),
+    )
+
+
+_HANDSHAKES: Final = (
+    _pair("pair-page-size", PAGE_SIZE, "page size", "set page-size alike, or leave it out on both"),
+    _pair("pair-kv-cache-dtype", KV_CACHE_DTYPE, "KV cache dtype", "set kv-cache-dtype alike, or leave it out on both"),
+    _pair(
+        "pair-attention-backend",
+        DSV4_ATTN_BACKEND,
+        "dsv4 attention back end, which decides the KV layout",
+        "set dsv4-attn-backend alike on both; left out, it depends on the GPU generation",
+    ),
+    _pair(
+        "pair-kv-layout",
+        KV_LAYOUT,
+        "KV layout",
+        "set SGLANG_DSV4_KV_LAYOUT alike on both, or on neither",
+    ),
+    _pair(
+        "pair-compressed-kv-layout",
+        COMPRESSED_LAYOUT,
+        "layout of compressed KV",
+        "set SGLANG_DSV4_COMPRESSED_KV_LAYOUT alike on both, or on neither",
+    ),
+    _pair(
+        "pair-speculation",
+        DRAFT,
+        "speculation",
+        "set speculative-algorithm: DSPARK on both, or on neither",
+    ),
+    _pair(
+        "pair-draft-block",
+        _BLOCK,
+        "draft block size",
+        "set speculative-dspark-block-size alike, or leave it out on both",
+        every(_BOTH_DRAFT, _differ(_BLOCK)),
+    ),
+    _pair(
+        "pair-draft-model",
+        _DRAFT_PATH,
+        "draft",
+        "set speculative-draft-model-path alike, or leave it out on both",
+        every(_BOTH_DRAFT, _differ(_DRAFT_PATH)),
+    ),
+    Rule(
+        id="pair-attention-tp",
+        when=every(
+            _BOTH_DRAFT,
+            ~(at("prefill", ATTN_TP_SIZE) == at("decode", ATTN_TP_SIZE)),
+            ~(at("prefill", _TP_TIMES_CP) == at("decode", ATTN_TP_SIZE)),
+        ),
+        sides=(at("prefill", ATTN_TP_SIZE), at("decode", ATTN_TP_SIZE)),
+        says=f"with DSpark prefill and decode must have the same attention TP: {_DIES}",
+        fix="choose tp-size and attn-dp-size so that both give the same attention TP; from 0.5.23 on prefill's "
+        "attention TP times CP may stand for it",
+        source=f"{_HANDSHAKE}; sgl-project/sglang#38949",
+        roles=(),
+        decided_by="conn.try_ensure_parallel_info",
+    ),
+    Rule(
+        id="pair-attention-tp-divides",
+        when=every(
+            ~_BOTH_DRAFT,
+            ~(at("prefill", ATTN_TP_SIZE) % at("decode", ATTN_TP_SIZE) == 0),
+            ~(at("decode", ATTN_TP_SIZE) % at("prefill", ATTN_TP_SIZE) == 0),
+        ),
+        sides=(at("prefill", ATTN_TP_SIZE), at("decode", ATTN_TP_SIZE)),
+        says="ranks of prefill and decode are matched by division, and neither attention TP divides the other",
+        fix="choose tp-size and attn-dp-size so that one attention TP is a multiple of the other",
+        source="SGLang 0.5.23, disaggregation/common/conn.py (inferred)",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
+        id="pair-decode-cp",
+        when=at("decode", ATTN_CP_SIZE) > 1,
+        sides=(at("decode", ATTN_CP_SIZE),),
+        says=f"decode takes no attention context parallelism under PD: {_DIES}",
+        fix="remove attn-cp-size and enable-prefill-cp from decode",
+        source=_HANDSHAKE,
+        roles=(),
+    ),
+    Rule(
+        id="pair-pipeline",
+        when=every(
+            ~(at("decode", PP_SIZE) == at("prefill", PP_SIZE)),
+            ~(at("decode", PP_SIZE) == 1),
+        ),
+        sides=(at("prefill", PP_SIZE), at("decode", PP_SIZE)),
+        says=f"decode's pipeline size must be prefill's, or 1: {_DIES}",
+        fix="set pp-size alike, or 1 on decode",
+        source=_HANDSHAKE,
+        roles=(),
+    ),
+    Rule(
+        id="pair-allocation-policy",
+        when=_differ(flag("disaggregation-decode-allocation-policy")),
+        sides=tuple(at(role, written("disaggregation-decode-allocation-policy")) for role in ("prefill", "decode")),
+        says="prefill and decode must have the same allocation policy: every request between them fails",
+        fix="set disaggregation-decode-allocation-policy alike, or leave it out on both",
+        source=_HANDSHAKE,
+        roles=(),
+    ),
+)
+
+_SILENT: Final = "nothing checks it, and answers would be wrong without an error"
+_TOKENS: Final = ("tokenizer-path", "chat-template", "trust-remote-code", "load-format", "quantization")
+
+
+def _silently(name: str) -> Rule:
+    subject: Leaf = written(name)
+    return Rule(
+        id=f"pair-{name}",
+        when=_differ(flag(name)),
+        sides=(at("prefill", subject), at("decode", subject)),
+        says=f"prefill and decode read the same request, so {name} must be alike: {_SILENT}",
+        fix=f"set {name} alike, or leave it out on both",
+        source="SGLang 0.5.23, disaggregation/common/conn.py: not part of the handshake",
+        severity="warning",
+        roles=(),
+    )
+
+
+_TIMEOUTS: Final = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
+_CONTEXT: Final = written("context-length")
+_TEXT_ONLY: Final = named("language_model_only_given", flag("language-model-only"), written("language-model-only"))
+
+_ADVICE: Final = (
+    *(_silently(name) for name in _TOKENS),
+    Rule(
+        id="pair-context-length",
+        when=_differ(_CONTEXT),
+        sides=(at("prefill", _CONTEXT), at("decode", _CONTEXT)),
+        says="the smaller limit is the one that clients get",
+        fix="set context-length alike, or leave it out on both",
+        source="sgl-project/sglang#23380",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
+        id="pair-transfer-timeout",
+        when=some(*(_differ(env(name)) for name in _TIMEOUTS)),
+        sides=tuple(at(role, env(name)) for name in _TIMEOUTS for role in ("prefill", "decode")),
+        says="both sides wait for each other, and the shorter timeout wins",
+        fix="set the timeout alike in the env of both roles",
+        source="sgl-project/sglang#10204, sgl-project/sglang#11648",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
+        id="pair-language-model-only",
+        when=_differ(_TEXT_ONLY),
+        sides=(at("prefill", _TEXT_ONLY), at("decode", _TEXT_ONLY)),
+        says="both servers get every image of a request, and the one without a vision tower answers it with 400",
+        fix="set language-model-only on both for text only, or on neither",
+        source="SGLang 0.5.23, managers/tokenizer_manager.py; arg_groups/model_hook.py (read)",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
+        id="retraction-prefill-rank",
+        when=every(
+            at("prefill", ATTN_DP_SIZE) > 1,
+            at("prefill", flag("load-balance-method")).isin(("total_tokens", "total_requests")),
+        ),
+        sides=(at("prefill", written("load-balance-method")), at("prefill", ATTN_DP_SIZE)),
+        says="a request that decode hands back for want of memory can return to another prefill rank than before",
+        fix="leave load-balance-method out (prefill then follows the bootstrap room), or lower max-running-requests "
+        "on decode",
+        source="sgl-project/sglang#40730, sgl-project/sglang#36185",
+        severity="warning",
+        roles=(),
+    ),
+)
+
+RULES: Final = (*_HANDSHAKES, *_ADVICE)
+RESOLVED: Final = (KV_LAYOUT, DRAFT)

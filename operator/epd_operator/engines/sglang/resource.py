@@ -1,0 +1,279 @@
+"""What a pod is given against what its flags will take.
+
+No engine checks these: it looks at the machine, not at the pod's limits, and is killed minutes later.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
+from epd_operator.engines.expression import at, every, field_of, lift, named, number, some, spec_of, when
+from epd_operator.engines.rule import Rule
+from epd_operator.engines.sglang.base import GPU_MEMORY_GIB
+from epd_operator.engines.sglang.disaggregation import TRANSFER_BACKEND
+from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.parallel import DP_SIZE, PP_SIZE, TP_SIZE
+from epd_operator.engines.sglang.switch import switch
+
+_EPD: Final = "docs/concepts/resources.md"
+_ROLES: Final = ("prefill", "decode")
+_GIB: Final = 1 / 2**30
+_GB_IN_GIB: Final = 1e9 / 2**30
+
+GPU: Final = field_of("resources.gpu", "int")
+NODES: Final = field_of("nodes", "int").otherwise(1)
+MEMORY: Final = field_of("resources.memory", "float", unit="bytes")
+SHM: Final = field_of("resources.shm", "float", unit="bytes")
+RDMA: Final = field_of("resources.rdma", "int")
+_MEMORY_GIB: Final = MEMORY * _GIB
+
+GPUS_NEEDED: Final = named(
+    "gpus_needed", TP_SIZE * PP_SIZE * DP_SIZE, written("tp-size"), written("pp-size"), written("dp-size")
+)
+_GPUS_GIVEN: Final = GPU * NODES
+
+_GPUS: Final = (
+    Rule(
+        id="gpu-too-few",
+        when=_GPUS_GIVEN < GPUS_NEEDED,
+        sides=(GPU, GPUS_NEEDED),
+        says="the parallel sizes need {needed} GPUs, and gpu times nodes gives {given}",
+        fix="set resources.gpu to the product of tp-size, pp-size and dp-size divided by nodes, or lower a size",
+        source=_EPD,
+        roles=_ROLES,
+        shows={"needed": GPUS_NEEDED, "given": _GPUS_GIVEN},
+    ),
+    Rule(
+        id="gpu-too-many",
+        when=_GPUS_GIVEN > GPUS_NEEDED,
+        sides=(GPU, GPUS_NEEDED),
+        says="the parallel sizes use {needed} GPUs, and gpu times nodes takes {given} from the cluster",
+        fix="lower resources.gpu or nodes, or raise tp-size",
+        source=_EPD,
+        severity="warning",
+        roles=_ROLES,
+        shows={"needed": GPUS_NEEDED, "given": _GPUS_GIVEN},
+    ),
+    Rule(
+        id="gpu-uneven-nodes",
+        when=~(GPUS_NEEDED % NODES == 0),
+        sides=(GPUS_NEEDED, field_of("nodes", "int")),
+        says="{needed} GPUs do not divide evenly over {nodes} nodes",
+        fix="choose sizes whose product is a multiple of nodes",
+        source=_EPD,
+        roles=_ROLES,
+        shows={"needed": GPUS_NEEDED, "nodes": NODES},
+    ),
+)
+
+_BLOCK: Final = 32
+_INTERMEDIATE: Final = 2304
+"""Edge of a quantised block, and width of one expert. Source: config.json of DeepSeek-V4.1-Flash."""
+_EXPERT_RANKS: Final = TP_SIZE // flag("ep-size")
+_SLICE: Final = lift(_INTERMEDIATE) // _EXPERT_RANKS
+
+_WEIGHTS: Final = spec_of("model.weightsGiBPerGpu", "float")
+_CARD: Final = spec_of("engine.gpuMemoryGiB", "float").otherwise(GPU_MEMORY_GIB)
+_SHARE: Final = written("mem-fraction-static")
+_DRAFTS: Final = flag("speculative-algorithm") == "DSPARK"
+_DRAFT_SHARE: Final = 0.02
+"""What the draft's weights add to the least share that works. Source: SemiAnalysisAI/InferenceX#2128."""
+LEAST_SHARE: Final = named(
+    "least_memory_share",
+    _WEIGHTS / _CARD + when(_DRAFTS, _DRAFT_SHARE, 0.0),
+    spec_of("model.weightsGiBPerGpu", "float"),
+)
+
+_GRACE: Final = field_of("pod.terminationGracePeriodSeconds", "int")
+_STARTUP: Final = field_of("startupMinutes", "int")
+_REPLICAS_WRITTEN: Final = field_of("replicas", "int")
+_REPLICAS: Final = _REPLICAS_WRITTEN.otherwise(1)
+
+_ENGRAM_COPY_GIB: Final = 188.8
+"""Both n-gram tables of DeepSeek-V4.1, once. Source: sgl-project/sglang#39666, vllm-project/vllm#57469."""
+_ENGRAM: Final = switch("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE")
+_NUMA: Final = env("SGLANG_DSV41_ENGRAM_HOST_TABLE_LAYOUT") == "numa_shared"
+ENGRAM_GIB: Final = named(
+    "engram_host_gib",
+    when(_ENGRAM, when(_NUMA, 2 * _ENGRAM_COPY_GIB, _ENGRAM_COPY_GIB), 0.0),
+    env("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE"),
+)
+
+_RANKS_PER_POD: Final = TP_SIZE // NODES
+_HICACHE: Final = flag("enable-hierarchical-cache")
+_HICACHE_SIZE: Final = flag("hicache-size")
+_DEVICE_KV_GIB: Final = _SHARE * _CARD - _WEIGHTS
+"""What a GPU has for key/value pages; absent unless the share and the weights are given."""
+_HICACHE_RANK_GIB: Final = when(
+    _HICACHE_SIZE > 0, _HICACHE_SIZE * _GB_IN_GIB, _DEVICE_KV_GIB * flag("hicache-ratio").otherwise(2.0)
+)
+HICACHE_GIB: Final = named(
+    "hicache_host_gib",
+    when(_HICACHE, _HICACHE_RANK_GIB * _RANKS_PER_POD, None),
+    written("hicache-size"),
+    written("hicache-ratio"),
+    written("enable-hierarchical-cache"),
+)
+_HEADROOM: Final = 1.1
+"""Index and draft pools come on top of the size stated. Source: sgl-project/sglang#30581."""
+
+_HOST: Final = (
+    Rule(
+        id="memory-share-weights",
+        when=_SHARE < LEAST_SHARE,
+        sides=(_SHARE, LEAST_SHARE),
+        says="of {card} GiB this share leaves less than the {weights} GiB of weights, before any key/value page",
+        fix="set mem-fraction-static above {least}",
+        source="sgl-project/sglang cookbook; SemiAnalysisAI/InferenceX#2128",
+        roles=_ROLES,
+        overridable=True,
+        shows={"card": _CARD, "weights": _WEIGHTS, "least": LEAST_SHARE},
+    ),
+    Rule(
+        id="engram-host-memory",
+        when=(ENGRAM_GIB > 0.0) & (_MEMORY_GIB < ENGRAM_GIB),
+        sides=(MEMORY, env("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE"), env("SGLANG_DSV41_ENGRAM_HOST_TABLE_LAYOUT")),
+        says="the n-gram tables take {tables} GiB of the pod's memory (188.8 GiB a copy, one for each socket under "
+        "numa_shared), and the limit is {memory} GiB",
+        fix="raise resources.memory above the tables and the rest of the engine; a larger shm does not help",
+        source="sgl-project/sglang#39666, vllm-project/vllm#57469",
+        roles=_ROLES,
+        overridable=True,
+        shows={"tables": ENGRAM_GIB, "memory": _MEMORY_GIB},
+    ),
+    Rule(
+        id="shm-memory",
+        when=SHM >= MEMORY,
+        sides=(SHM, MEMORY),
+        says="shared memory counts inside the memory limit, and would leave nothing of {memory} GiB for the engine",
+        fix="lower resources.shm or raise resources.memory to shm plus what the engine needs",
+        source="Kubernetes, emptyDir with medium Memory",
+        roles=("encode", *_ROLES),
+        shows={"memory": _MEMORY_GIB},
+    ),
+    Rule(
+        id="shm-large",
+        when=(SHM < MEMORY) & (SHM * 2.0 > MEMORY),
+        sides=(SHM, MEMORY),
+        says="shared memory counts inside the memory limit, so full it leaves less than half of it for the engine",
+        fix="raise resources.memory, or lower resources.shm",
+        source="Kubernetes, emptyDir with medium Memory",
+        severity="warning",
+        roles=("encode", *_ROLES),
+    ),
+    Rule(
+        id="hicache-memory",
+        when=HICACHE_GIB > _MEMORY_GIB,
+        sides=(HICACHE_GIB, MEMORY),
+        says="the host cache is counted for each rank: {ranks} ranks take {total} GiB, and the limit is {memory} GiB",
+        fix="lower hicache-size (decimal GB a rank) or hicache-ratio, or raise resources.memory",
+        source="sgl-project/sglang#14282, sgl-project/sglang#20136",
+        roles=_ROLES,
+        overridable=True,
+        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": _MEMORY_GIB},
+    ),
+    Rule(
+        id="hicache-headroom",
+        when=every(HICACHE_GIB <= _MEMORY_GIB, HICACHE_GIB * _HEADROOM > _MEMORY_GIB),
+        sides=(HICACHE_GIB, MEMORY),
+        says="{ranks} ranks take {total} GiB of {memory} GiB for the host cache, and index and draft pools come on top",
+        fix="leave a tenth and what the engine needs beside it: lower hicache-size or raise resources.memory",
+        source="sgl-project/sglang#30581",
+        severity="warning",
+        roles=_ROLES,
+        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": _MEMORY_GIB},
+    ),
+    Rule(
+        id="tp-quantisation-block",
+        when=every(_EXPERT_RANKS > 0, ~(_SLICE % _BLOCK == 0)),
+        sides=(TP_SIZE, written("ep-size")),
+        says="{ranks} ranks share one expert, and a slice of {width} rows cuts its quantised blocks of 32",
+        fix="raise ep-size so that fewer ranks share an expert, or use a tp-size of at most 8",
+        source="sgl-project/sglang#23602; config.json of DeepSeek-V4.1-Flash",
+        severity="warning",
+        roles=_ROLES,
+        shows={"ranks": _EXPERT_RANKS, "width": _SLICE},
+    ),
+)
+
+_ON_A_SPEC: Final = spec_of("engine.type", "str").given
+"""A bare command line says nothing about the pod around it."""
+_BACKEND_IS_RDMA: Final = TRANSFER_BACKEND.isin(("mooncake", "nixl", "mori"))
+_BOOTSTRAP: Final = spec_of("transfer.bootstrapPort", "int")
+_TIMEOUTS: Final = (
+    "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
+    "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
+)
+_ROUTER_SECONDS: Final = spec_of("router.requestTimeoutSeconds", "int").otherwise(1800)
+
+_NETWORK: Final = (
+    Rule(
+        id="rdma-missing",
+        when=every(_ON_A_SPEC, _BACKEND_IS_RDMA, ~(RDMA.otherwise(0) > 0), ~switch("MC_FORCE_TCP")),
+        sides=(spec_of("transfer.backend", "str"), RDMA),
+        says="this back end moves pages over RDMA, and the pod gets no RDMA device",
+        fix="set resources.rdma to the devices of a pod, or spec.transfer.backend to mooncake_tcp",
+        source="docs/concepts/resources.md; smg-project/smg#1762",
+        roles=_ROLES,
+        overridable=True,
+    ),
+    Rule(
+        id="bootstrap-port-taken",
+        when=_BOOTSTRAP.isin((HTTP_PORT, ENCODER_PORT)),
+        sides=(_BOOTSTRAP,),
+        says="engine pods listen on 30000 for requests and on 8997 for encoders",
+        fix="use another port, such as 8998",
+        source="docs/reference/api.md",
+        roles=(),
+    ),
+    Rule(
+        id="transfer-timeout-router",
+        when=some(*(number(at(role, env(name))) > _ROUTER_SECONDS for role in _ROLES for name in _TIMEOUTS)),
+        sides=(
+            spec_of("router.requestTimeoutSeconds", "int"),
+            *(at(role, env(name)) for role in _ROLES for name in _TIMEOUTS),
+        ),
+        says="the router gives up before the transfer between prefill and decode does",
+        fix="raise spec.router.requestTimeoutSeconds above both timeouts",
+        source="sgl-project/sglang#10204, sgl-project/sglang#11648",
+        severity="warning",
+        roles=(),
+    ),
+)
+
+_LIFE: Final = (
+    Rule(
+        id="grace-short",
+        when=_GRACE < 120,
+        sides=(_GRACE,),
+        says="answers run for minutes, and whatever has not ended by then is cut off",
+        fix="leave it out (900 seconds), or set what the longest answer takes",
+        source="volcano-sh/kthena#1589, ai-dynamo/dynamo#11173",
+        severity="warning",
+        roles=_ROLES,
+    ),
+    Rule(
+        id="startup-short",
+        when=_STARTUP < 15,
+        sides=(_STARTUP,),
+        says="a checkpoint of several hundred GB loads for longer, and the pod would be restarted before it is up",
+        fix="leave it out (90 minutes), or set what the slowest load takes",
+        source="kserve/kserve#5063, vllm-project/aibrix#772",
+        severity="warning",
+        roles=_ROLES,
+    ),
+    Rule(
+        id="replicas-zero-alone",
+        when=~((at("prefill", _REPLICAS) == 0) == (at("decode", _REPLICAS) == 0)),
+        sides=(at("prefill", _REPLICAS_WRITTEN), at("decode", _REPLICAS_WRITTEN)),
+        says="a request needs one pod of each, so the other role's pods hold their GPUs for nothing",
+        fix="set both to zero, or neither",
+        source="llm-d/llm-d-autoscaling#1531, volcano-sh/kthena#905",
+        severity="warning",
+        roles=(),
+    ),
+)
+
+RULES: Final = (*_GPUS, *_HOST, *_NETWORK, *_LIFE)
+RESOLVED: Final = (GPUS_NEEDED,)

@@ -1,0 +1,64 @@
+"""Reads the field cases: specs of a kind that people really wrote, with the verdict that is right for them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class FieldCase:
+    """One spec and what must be said of it.
+
+    Attributes:
+        refused: rules that must refuse it; empty when it must be accepted.
+        warned: rules that must warn.
+        quiet: rules that must not speak.
+        says: words that the findings must hold.
+    """
+
+    name: str
+    document: dict[str, Any]
+    refused: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+    quiet: tuple[str, ...] = ()
+    says: tuple[str, ...] = field(default=())
+
+
+@cache
+def field_cases() -> tuple[FieldCase, ...]:
+    """Every case of `field_cases.yaml`, in its order."""
+    corpus = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return tuple(_case(corpus["base"], entry) for entry in corpus["cases"])
+
+
+def _case(base: dict[str, Any], entry: dict[str, Any]) -> FieldCase:
+    document = copy.deepcopy(base)
+    for path in entry.get("remove", ()):
+        parent, last = _parent(document, path)
+        del parent[last]
+    for path, value in entry.get("set", {}).items():
+        parent, last = _parent(document, path)
+        parent[last] = _expanded(copy.deepcopy(value))
+    lists = {key: tuple(map(str, entry.get(key, ()))) for key in ("refused", "warned", "quiet", "says")}
+    return FieldCase(entry["name"], document, **lists)
+
+
+def _parent(document: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    *parts, last = path.split(".")
+    # A flag or a version holds dots of its own only as a value, never as a name.
+    for part in parts:
+        document = document.setdefault(part, {})
+    return document, last
+
+
+def _expanded(value: Any) -> Any:
+    """`@200KiB` stands for a text of that length, which nobody wants to read here."""
+    if isinstance(value, dict):
+        return {key: _expanded(inner) for key, inner in value.items()}
+    return "x" * 200 * 1024 if value == "@200KiB" else value

@@ -1,0 +1,37 @@
+"""What people really hit is refused or warned of before a pod exists, and its near twin is accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from epd_operator.engines.validation import validate
+from tests.corpus.field_cases import FieldCase, field_cases
+
+
+@pytest.mark.parametrize("case", field_cases(), ids=lambda case: case.name)
+def test_field_case(case: FieldCase) -> None:
+    judgement = validate(case.document)
+    told = "\n".join(str(finding) for finding in judgement.findings) or "(nothing)"
+    errors = {finding.rule for finding in judgement.errors}
+    warnings = {finding.rule for finding in judgement.findings if finding.severity == "warning"}
+    assert bool(case.refused) == bool(errors), told
+    assert set(case.refused) <= errors, told
+    assert set(case.warned) <= warnings, told
+    assert not set(case.quiet) & (errors | warnings), told
+    for word in case.says:
+        assert word in told
+
+
+@pytest.mark.parametrize("case", field_cases(), ids=lambda case: case.name)
+def test_findings_name_place_rule_and_way_out(case: FieldCase) -> None:
+    for finding in validate(case.document).findings:
+        assert finding.sides
+        assert all(side.field for side in finding.sides)
+        assert finding.says
+        assert finding.fix or finding.rule in {"structure", "engine-version"}
+        assert str(finding.rule) in str(finding)
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in field_cases()]
+    assert len(set(names)) == len(names)
