@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api import names
 from epd_operator.engines import commandline, version
+from epd_operator.engines.advisory import advise
 from epd_operator.engines.expression import At, Circumstance, Declared, Leaf, Named, leaves_of
 from epd_operator.engines.finding import Finding, Side, plain
 from epd_operator.engines.process import Process, mapping, read
@@ -15,6 +16,7 @@ from epd_operator.engines.process import Process, mapping, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from epd_operator.engines.advisory import Advisory
     from epd_operator.engines.expression import Expr, Value
     from epd_operator.engines.flag import Catalogue
     from epd_operator.engines.rule import Rule
@@ -56,8 +58,9 @@ class Bench:
 
     Attributes:
         bare: a bare command line is judged, on which nothing can be acknowledged.
-        acknowledged: rule ids that the user takes responsibility for.
         lenient: unknown flags are warned of, not refused.
+        acknowledged: rule ids that the user takes responsibility for.
+        advisories: what is known of single builds.
     """
 
     ruleset: Ruleset
@@ -66,6 +69,7 @@ class Bench:
     bare: bool = False
     lenient: bool = False
     acknowledged: frozenset[str] = frozenset()
+    advisories: tuple[Advisory, ...] = ()
 
     def catalogue(self, role: str) -> Catalogue:
         """The flags of a role."""
@@ -110,13 +114,19 @@ def judge_command_line(
     return _judgement(bench, findings, {parsed.role: process})
 
 
-def judge_spec(ruleset: Ruleset, resolved: version.Resolved, document: Mapping[str, Any]) -> Judgement:
+def judge_spec(
+    ruleset: Ruleset,
+    resolved: version.Resolved,
+    document: Mapping[str, Any],
+    advisories: tuple[Advisory, ...] = (),
+) -> Judgement:
     """Judge a spec; what has the wrong type in it counts as absent.
 
     Args:
         ruleset: the engine that `spec.engine.type` names.
         resolved: the version whose rules apply.
         document: the whole object as the user wrote it.
+        advisories: what is known of single builds.
     """
     spec = mapping(document.get("spec"))
     engine = mapping(spec.get("engine"))
@@ -127,6 +137,7 @@ def judge_spec(ruleset: Ruleset, resolved: version.Resolved, document: Mapping[s
         engine.get("platform") or ruleset.default_platform,
         lenient=engine.get("versionPolicy") == "Nearest",
         acknowledged=frozenset(map(str, acknowledged)) if isinstance(acknowledged, list) else frozenset(),
+        advisories=advisories,
     )
     processes: dict[str, Process] = {}
     findings: list[Finding] = []
@@ -151,6 +162,9 @@ def judge_spec(ruleset: Ruleset, resolved: version.Resolved, document: Mapping[s
             )
     for process in processes.values():
         findings += judge_process(bench, process)
+        findings += advise(
+            advisories, str(engine.get("version")), process, bench.catalogue(process.role), bench.acknowledged
+        )
     if processes:
         findings += _across(bench, next(iter(processes.values())))
     findings += _acknowledgements(bench)
@@ -246,7 +260,7 @@ def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
         place = _place(bench, leaf, process)
         if place.startswith("spec."):
             found: Value = read(process.document, place.removeprefix("spec."))
-            return found
+            return leaf.value(process) if isinstance(found, Mapping) else found
     return (
         process.field(leaf.name)
         if leaf.source == "field"
@@ -292,7 +306,7 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
 
 def _acknowledgements(bench: Bench) -> Iterator[Finding]:
     known = {rule.id: rule for rule in bench.ruleset.rules}
-    for rule_id in sorted(bench.acknowledged):
+    for rule_id in sorted(bench.acknowledged - {advisory.id for advisory in bench.advisories}):
         rule = known.get(rule_id)
         if rule is None or not rule.overridable:
             overridable = ", ".join(sorted(rule.id for rule in known.values() if rule.overridable))

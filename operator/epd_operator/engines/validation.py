@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.api import Fault
+    from epd_operator.engines.advisory import Advisory
 
 STRUCTURE: Final = "structure"
 """Rule id of everything that the schema of the resource refuses."""
@@ -22,13 +23,20 @@ VERSION: Final = "engine-version"
 """Rule id of versions that have no rules."""
 
 
-def validate(document: Mapping[str, Any], *, platform: str | None = None, version: str | None = None) -> Judgement:
+def validate(
+    document: Mapping[str, Any],
+    *,
+    platform: str | None = None,
+    version: str | None = None,
+    advisories: tuple[Advisory, ...] = (),
+) -> Judgement:
     """Everything that is wrong with a DeepSeekV41Deployment, and what its engine would make of it.
 
     Args:
         document: the object as written; it may be anything at all, and nothing is raised.
         platform: judge for this platform instead of `spec.engine.platform`.
         version: judge for this version instead of `spec.engine.version`.
+        advisories: what is known of single builds.
     """
     asked = _overlaid(document, {"platform": platform, "version": version})
     structure = _structure(asked)
@@ -45,7 +53,7 @@ def validate(document: Mapping[str, Any], *, platform: str | None = None, versio
         side = Side("spec.engine.version", written)
         unknown = Finding(VERSION, "error", "", (side,), resolved.message, "", source="epd, list of profiles")
         return Judgement((*structure, unknown))
-    judged = judge_spec(ruleset, resolved, asked)
+    judged = judge_spec(ruleset, resolved, asked, advisories)
     return Judgement((*structure, *judged.findings), judged.version, judged.approximate, judged.resolved)
 
 
