@@ -11,7 +11,6 @@ from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
 from epd_operator.engines.expression import at, every, field_of, lift, named, number, some, spec_of, when
 from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.base import GPU_MEMORY_GIB
-from epd_operator.engines.sglang.disaggregation import TRANSFER_BACKEND
 from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.parallel import DP_SIZE, PP_SIZE, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
@@ -199,7 +198,7 @@ _HOST: Final = (
 
 _ON_A_SPEC: Final = spec_of("engine.type", "str").given
 """A bare command line says nothing about the pod around it."""
-_BACKEND_IS_RDMA: Final = TRANSFER_BACKEND.isin(("mooncake", "nixl", "mori"))
+_BACKEND_IS_RDMA: Final = flag("disaggregation-transfer-backend").isin(("mooncake", "nixl", "mori"))
 _BOOTSTRAP: Final = spec_of("transfer.bootstrapPort", "int")
 _TIMEOUTS: Final = (
     "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
