@@ -157,6 +157,20 @@ _CP: Final = (
         shows={"tp": TP_SIZE, "dp": ATTN_DP_SIZE, "cp": ATTN_CP_SIZE},
     ),
     Rule(
+        "attention-cp-aiter-fusion",
+        every(
+            (ATTN_CP_SIZE > 1) | (MOE_DP_SIZE > 1),
+            flag("enable-aiter-allreduce-fusion"),
+            ~flag("enable-deterministic-inference"),
+            ~written("rl-on-policy-target").given,
+        ),
+        (written("enable-aiter-allreduce-fusion"), ATTN_CP_SIZE, MOE_DP_SIZE),
+        "aiter's fused all-reduce does not know context parallelism or data parallelism of the experts",
+        "remove enable-aiter-allreduce-fusion",
+        f"{_PARALLEL}, handle_context_parallelism",
+        decided_by="parallel_hook.handle_context_parallelism",
+    ),
+    Rule(
         "moe-dp-is-attention-cp",
         every(~(ATTN_CP_SIZE == MOE_DP_SIZE), ~(MOE_DP_SIZE == 1)),
         (MOE_DP_SIZE, ATTN_CP_SIZE),

@@ -1,0 +1,66 @@
+"""How much of a prompt SGLang computes at once, how many requests it runs, and what share of memory it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.engines.expression import PLATFORM, named, some, when
+from epd_operator.engines.rule import Rule
+from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED, ATTN_DP_SIZE
+
+if TYPE_CHECKING:
+    from epd_operator.engines.expression import Expr
+
+_MEMORY: Final = "SGLang 0.5.23, srt/arg_groups/memory_hook.py"
+_HOPPER_TOKENS: Final = 8192
+_LARGE_TOKENS: Final = 16384
+_REQUESTS: Final = 256
+"""Requests that a server runs at once when nobody says. Source: deepseek_v4_hook.py, apply_deepseek_v4_defaults."""
+
+CHUNK_SIZE_WHOLE: Final = named(
+    "chunked_prefill_size_whole",
+    when(
+        flag("enable-mis"),
+        -1,
+        flag("chunked-prefill-size").otherwise(when(PLATFORM == "cuda-sm90", _HOPPER_TOKENS, _LARGE_TOKENS)),
+    ),
+    written("chunked-prefill-size"),
+)
+"""Tokens before attention data parallelism divides them; by default what the GPU's memory allows (memory_hook.py)."""
+CHUNK_SIZE: Final = named(
+    "chunked_prefill_size",
+    when(ATTN_DP_ENABLED, CHUNK_SIZE_WHOLE // ATTN_DP_SIZE, CHUNK_SIZE_WHOLE),
+    written("chunked-prefill-size"),
+)
+"""Tokens of one prefill step on one attention data-parallel rank; chunking is off at 0 and below."""
+MAX_PREFILL_TOKENS: Final = named("max_prefill_tokens", flag("max-prefill-tokens"), written("max-prefill-tokens"))
+MAX_RUNNING_REQUESTS: Final = named(
+    "max_running_requests", flag("max-running-requests").otherwise(_REQUESTS), written("max-running-requests")
+)
+
+
+def least(left: Expr, right: Expr) -> Expr:
+    """The smaller of two numbers."""
+    return when(left < right, left, right)
+
+
+def most(left: Expr, right: Expr) -> Expr:
+    """The larger of two numbers."""
+    return when(left > right, left, right)
+
+
+RULES: Final = (
+    Rule(
+        "memory-share-range",
+        some(flag("mem-fraction-static") <= 0.0, flag("mem-fraction-static") >= 1.0),
+        (written("mem-fraction-static"),),
+        "the share of GPU memory for weights and cache lies between 0 and 1; the engine takes any number and fails "
+        "after the weights are loaded",
+        "set mem-fraction-static to a number such as 0.85, or leave it out",
+        f"{_MEMORY}, handle_gpu_memory_settings: no check",
+        hole=True,
+        overridable=True,
+    ),
+)
+RESOLVED: Final = (CHUNK_SIZE, MAX_PREFILL_TOKENS, MAX_RUNNING_REQUESTS)
