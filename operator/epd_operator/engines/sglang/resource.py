@@ -15,7 +15,7 @@ from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.parallel import DP_SIZE, PP_SIZE, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
 
-_EPD: Final = "docs/concepts/resources.md"
+_EPD: Final = "docs/resources.md"
 _ROLES: Final = ("prefill", "decode")
 _GIB: Final = 1 / 2**30
 _GB_IN_GIB: Final = 1e9 / 2**30
@@ -213,7 +213,7 @@ _NETWORK: Final = (
         sides=(spec_of("transfer.backend", "str"), RDMA),
         says="this back end moves pages over RDMA, and the pod gets no RDMA device",
         fix="set resources.rdma to the devices of a pod, or spec.transfer.backend to mooncake_tcp",
-        source="docs/concepts/resources.md; smg-project/smg#1762",
+        source="docs/resources.md; smg-project/smg#1762",
         roles=_ROLES,
         overridable=True,
     ),
