@@ -31,6 +31,8 @@ _DECIDED_BY: Final[Mapping[FlagType, str]] = {
     "strict-json": "common.json_list_type",
 }
 _CONFIG_FLAG: Final = "--config"
+_SHOWN: Final = 5
+"""Meanings of an ambiguous prefix that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ class _Reader:
             return None
         name = head.lstrip("-")
         if near:
-            says = f"could be {', '.join(near)}"
+            more = f" and {len(near) - _SHOWN} more" if len(near) > _SHOWN else ""
+            says = f"could be {', '.join(near[:_SHOWN])}{more}"
             self._fault("flag-ambiguous", name, explicit, says, "write the full name of the flag")
         else:
             rule = "flag-of-another-version" if name in self._catalogue.removed else "flag-unknown"
@@ -255,10 +258,13 @@ class _Reader:
                 decided_by=decided_by,
             )
             return
+        given = [value for value in read if value is not None]
         if spec.nargs in {"*", "+"}:
-            self.args[spec.name] = [value for value in read if value is not None]
+            self.args[spec.name] = given
+        elif read and not given:
+            self.args.pop(spec.name, None)  # "None" takes an earlier value back.
         else:
-            self.args[spec.name] = read[0] if read else ""
+            self.args[spec.name] = given[0] if given else ""
 
     def _fault(
         self, rule: str, flag: str, value: str | None, message: str, fix: str, *, decided_by: str = _PARSER

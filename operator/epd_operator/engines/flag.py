@@ -217,6 +217,10 @@ class FlagSpec:
         roles: where the flag does something. A flag on another role is a reason to warn, never to refuse.
         owner: for flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
             a clause that says what does.
+        minimum: smallest number allowed.
+        maximum: largest number allowed.
+        identity: prefill, decode and encode pods must agree on it, whatever else is set.
+        help: what the flag does, one line; empty where the engine's own documentation says it.
     """
 
     name: str
@@ -229,6 +233,10 @@ class FlagSpec:
     switch: bool = False
     roles: frozenset[FlagRole] = frozenset()
     owner: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    identity: bool = False
+    help: str = ""
 
     def fault(self, value: Any) -> str | None:
         """What is wrong with a value under `spec.roles.X.args`, as "must ..."; None when nothing is."""
@@ -287,6 +295,16 @@ class FlagSpec:
                 self.read(value)
             except Unreadable as unreadable:
                 return f"must be {unreadable}"
+        return self._bound_fault(value)
+
+    def _bound_fault(self, value: Scalar) -> str | None:
+        number = self.normal(value)
+        if not isinstance(number, int | float):
+            return None
+        if self.minimum is not None and number < self.minimum:
+            return f"must be at least {self.minimum:g}"
+        if self.maximum is not None and number > self.maximum:
+            return f"must be at most {self.maximum:g}"
         return None
 
 

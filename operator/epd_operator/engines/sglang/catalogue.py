@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _RELEASE: Final = "0.5.23"
+_REPLAY: Final = "enable-decoder-swa-bounded-replay"
 _ROLES: Final[Mapping[str, FlagRole]] = {"E": "encode", "P": "prefill", "D": "decode", "A": "aggregated"}
 _EVERYWHERE_ELSE: Final = "PDA"
 """Roles of a flag that was not looked into: the encoder server reads few flags, so encode needs a mark of its own."""
@@ -46,7 +47,7 @@ OWNED: Final[Mapping[str, str]] = {
     "model-path": "spec.model.path",
     "revision": "spec.model.revision",
     "served-model-name": "spec.model.servedName",
-    "enable-decoder-swa-bounded-replay": "spec.roles.prefill.decoderReplay",
+    _REPLAY: "spec.roles.prefill.decoderReplay",
     "enable-encoder-swa-bounded-replay": "spec.roles.prefill.encoderReplay",
     "enable-metrics": "metrics are always on",
     "nnodes": _NODES,
@@ -127,11 +128,11 @@ def _release() -> Mapping[str, FlagSpec]:
     return {line["name"]: _flag(line) for line in lines}
 
 
-def _before_release() -> Mapping[str, FlagSpec]:
+def _before_release(version: str) -> Catalogue:
     flags = dict(_release())
-    name = "enable-decoder-swa-bounded-replay"
-    flags[name] = replace(flags[name], negatable=False, default=False)
-    return flags
+    flags[_REPLAY] = replace(flags[_REPLAY], negatable=False, default=False)
+    removed = {**REMOVED, f"no-{_REPLAY}": "leave it out: replay is off unless it is asked for"}
+    return Catalogue(version, flags, removed)
 
 
 @functools.cache
@@ -143,4 +144,4 @@ def catalogue(version: str) -> Catalogue:
     """
     if version not in KNOWN:
         raise ValueError(f"no flags of SGLang {version}: known are {', '.join(KNOWN)}")
-    return Catalogue(version, _release() if version == _RELEASE else _before_release(), REMOVED)
+    return Catalogue(version, _release(), REMOVED) if version == _RELEASE else _before_release(version)
