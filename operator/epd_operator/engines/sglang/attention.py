@@ -1,0 +1,272 @@
+"""Attention: which back ends run, in what KV dtype and page size, and what each of them cannot do.
+
+The tricky idea: DeepSeek-V4.1 is always served by the back end `dsv4`, whatever `--attention-backend` says, and
+`--dsv4-attn-backend` picks the kernels inside it. Only the two per-phase flags, given alike, replace `dsv4` later on;
+by then the features of the model were judged with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from epd_operator.engines.expression import PLATFORM, Expr, every, lower, named, some, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang import linear
+from epd_operator.engines.sglang.base import IS_HIP, IS_PD, IS_SM100, IS_V41, MODE
+from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.parallel import (
+    ATTN_CP_SIZE,
+    ATTN_CP_SIZE_ASKED,
+    ATTN_DP_SIZE_ASKED,
+    DCP_SIZE,
+    PREFILL_CP,
+    TP_SIZE,
+)
+
+_SOURCE: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"
+_HOOK: Final = "SGLang 0.5.23, arg_groups/attention_hook.py"
+_OVERRIDES: Final = "SGLang 0.5.23, arg_groups/overrides.py"
+_READ: Final = ("dsv41-2026-09", "0.5.23")
+_DEFAULTS: Final = "deepseek_v4_hook.apply_deepseek_v4_defaults"
+_COMPATIBILITY: Final = "attention_hook.handle_attention_backend_compatibility"
+_BACK_TO_DSV4: Final = "leave out prefill-attention-backend and decode-attention-backend, so that dsv4 runs"
+
+SPECULATES: Final = written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states")
+
+KV_CACHE_DTYPE: Final = named(
+    "kv_cache_dtype",
+    when(flag("kv-cache-dtype") == "auto", "fp8_e4m3", flag("kv-cache-dtype")),
+    written("kv-cache-dtype"),
+)
+
+_LAYOUT: Final = env("SGLANG_DSV4_KV_LAYOUT")
+_TP_ATTENTION: Final = ~PREFILL_CP & (TP_SIZE // ATTN_DP_SIZE_ASKED // ATTN_CP_SIZE_ASKED > 1)
+DSV4_ATTN_BACKEND: Final = named(
+    "dsv4_attn_backend",
+    when(
+        ~(flag("dsv4-attn-backend") == "auto"),
+        flag("dsv4-attn-backend"),
+        when(
+            IS_V41
+            & IS_SM100
+            & (KV_CACHE_DTYPE == "fp8_e4m3")
+            & (IS_PD | ~_TP_ATTENTION)
+            & (~_LAYOUT.given | lower(_LAYOUT).isin(("auto", "v41", "v41_new"))),
+            "flashmla_mega",
+            "flashmla",
+        ),
+    ),
+    written("dsv4-attn-backend"),
+)
+IS_TRTLLM: Final = DSV4_ATTN_BACKEND == "trtllm"
+
+_PREFILL: Final = written("prefill-attention-backend")
+_DECODE: Final = written("decode-attention-backend")
+_DRAFT: Final = written("speculative-draft-attention-backend")
+ATTENTION_BACKEND: Final = named(
+    "attention_backend",
+    when(_PREFILL.given & (_PREFILL == _DECODE), _PREFILL, "dsv4"),
+    _PREFILL,
+    _DECODE,
+    written("attention-backend"),
+)
+PREFILL_ATTENTION_BACKEND: Final = named(
+    "prefill_attention_backend_used",
+    when(_PREFILL.given, _PREFILL, when(_DECODE == "cutedsl_mla", "trtllm_mla", ATTENTION_BACKEND)),
+    _PREFILL,
+)
+DECODE_ATTENTION_BACKEND: Final = named(
+    "decode_attention_backend_used", when(_DECODE.given, _DECODE, ATTENTION_BACKEND), _DECODE
+)
+
+
+def _either(*backends: str) -> Expr:
+    return _PREFILL.isin(backends) | _DECODE.isin(backends)
+
+
+PAGE_SIZE: Final = named(
+    "page_size",
+    when(
+        IS_SM100 & _either("fa4") & ~(flag("speculative-eagle-topk") > 1),
+        128,
+        when(
+            (_DECODE.isin(("flashmla", "trtllm_mla")))
+            | _either("cutedsl_mla", "trtllm_mha", "hpc_ops")
+            | (_DRAFT == "trtllm_mha"),
+            64,
+            when(_either("intel_xpu"), 128, 256),
+        ),
+    ),
+    _DECODE,
+    _PREFILL,
+    written("page-size"),
+)
+"""Tokens a page: 256 whatever `--page-size` says, unless a per-phase back end insists on its own.
+
+Source: SGLang 0.5.23, arg_groups/model_overrides/deepseek_v4.py and overrides.py."""
+
+IS_DETERMINISTIC: Final = named(
+    "enable_deterministic_inference",
+    flag("enable-deterministic-inference") | written("rl-on-policy-target").given,
+    written("enable-deterministic-inference"),
+    written("rl-on-policy-target"),
+)
+_KERNELS: Final = (
+    Rule(
+        "attention-kv-dtype",
+        ~KV_CACHE_DTYPE.isin(("fp8_e4m3", "bfloat16")),
+        (KV_CACHE_DTYPE,),
+        "DeepSeek-V4 keeps its KV cache in fp8_e4m3 or bfloat16, not in {dtype}",
+        "set kv-cache-dtype to fp8_e4m3 or bfloat16, or leave it out",
+        f"{_OVERRIDES}, _deepseek_v4_kv_cache_dtype",
+        decided_by="overrides._deepseek_v4_kv_cache_dtype",
+        roles=ROLES,
+        shows={"dtype": KV_CACHE_DTYPE},
+    ),
+    Rule(
+        "attention-mega-hardware",
+        (DSV4_ATTN_BACKEND == "flashmla_mega") & ~(IS_V41 & IS_SM100),
+        (DSV4_ATTN_BACKEND, PLATFORM),
+        "flashmla_mega runs DeepSeek-V4.1 on SM100 GPUs only",
+        "leave dsv4-attn-backend out, or set it to flashmla",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+    ),
+    Rule(
+        "attention-trtllm-hardware",
+        IS_TRTLLM & ~IS_SM100,
+        (DSV4_ATTN_BACKEND, PLATFORM),
+        "TRT-LLM attention needs an SM100 GPU",
+        "leave dsv4-attn-backend out, or set it to flashmla",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "attention-trtllm-kv-dtype",
+        IS_TRTLLM & (KV_CACHE_DTYPE == "bfloat16"),
+        (DSV4_ATTN_BACKEND, KV_CACHE_DTYPE),
+        "TRT-LLM attention keeps its KV cache in fp8_e4m3 only",
+        "set kv-cache-dtype to fp8_e4m3 or leave it out, or set dsv4-attn-backend to flashmla",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "attention-trtllm-hisparse",
+        IS_TRTLLM & flag("enable-hisparse"),
+        (DSV4_ATTN_BACKEND, written("enable-hisparse")),
+        "TRT-LLM attention has no HiSparse",
+        "remove enable-hisparse; DeepSeek-V4.1 cannot use it with any back end",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "attention-trtllm-context-parallel",
+        IS_TRTLLM & some(ATTN_CP_SIZE_ASKED > 1, DCP_SIZE > 1, PREFILL_CP),
+        (DSV4_ATTN_BACKEND, PREFILL_CP, ATTN_CP_SIZE_ASKED, DCP_SIZE),
+        "TRT-LLM attention has no context parallelism of any kind",
+        "remove enable-prefill-cp, attn-cp-size and dcp-size, or set dsv4-attn-backend to flashmla",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "attention-trtllm-disaggregation",
+        IS_TRTLLM & IS_PD,
+        (DSV4_ATTN_BACKEND, MODE),
+        "the KV layout of TRT-LLM attention has not been moved between prefill and decode pods yet",
+        "leave dsv4-attn-backend out, or set it to flashmla or flashmla_mega on both roles",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "attention-trtllm-chunked-prefill",
+        IS_TRTLLM & (flag("chunked-prefill-size") < 1),
+        (DSV4_ATTN_BACKEND, written("chunked-prefill-size")),
+        "TRT-LLM attention sizes a buffer by the prefill chunk, so prefill must be chunked",
+        "set chunked-prefill-size to a positive number or leave it out",
+        _SOURCE,
+        decided_by=_DEFAULTS,
+        roles=ROLES,
+        stated=_READ,
+    ),
+)
+
+_PHASES: Final = (
+    Rule(
+        "attention-deterministic",
+        IS_DETERMINISTIC,
+        (IS_DETERMINISTIC,),
+        "deterministic inference runs on a few attention back ends, and dsv4, the one of this model, is not among them",
+        "remove enable-deterministic-inference and rl-on-policy-target",
+        f"{_OVERRIDES}, _deterministic_attention_backend",
+        decided_by="overrides._deterministic_attention_backend",
+        roles=ROLES,
+    ),
+    Rule(
+        "attention-flex-speculation",
+        (ATTENTION_BACKEND == "flex_attention") & SPECULATES,
+        (ATTENTION_BACKEND, written("speculative-algorithm")),
+        "flex_attention has no speculative decoding",
+        _BACK_TO_DSV4,
+        _HOOK,
+        decided_by=_COMPATIBILITY,
+        roles=ROLES,
+    ),
+    Rule(
+        "attention-decode-trtllm-mla",
+        (_DECODE == "trtllm_mla") & ~(IS_SM100 & (KV_CACHE_DTYPE == "fp8_e4m3")),
+        (_DECODE, KV_CACHE_DTYPE, PLATFORM),
+        "trtllm_mla decodes on SM100 GPUs with an fp8_e4m3 KV cache",
+        _BACK_TO_DSV4,
+        f"{_OVERRIDES}, _mla_kv_cache_dtype_checks",
+        decided_by="overrides._mla_kv_cache_dtype_checks",
+        roles=ROLES,
+    ),
+    Rule(
+        "attention-cutedsl-mla",
+        (_PREFILL == "cutedsl_mla") | ((_DECODE == "cutedsl_mla") & ~IS_SM100),
+        (_PREFILL, _DECODE, PLATFORM),
+        "cutedsl_mla decodes on SM100 GPUs and does nothing else",
+        _BACK_TO_DSV4,
+        f"{_OVERRIDES}, _cutedsl_prefill_backend_fill",
+        decided_by="overrides._cutedsl_prefill_backend_fill",
+        roles=ROLES,
+    ),
+    Rule(
+        "attention-trtllm-mha",
+        some(
+            _either("trtllm_mha") & IS_HIP,
+            every(_PREFILL == "trtllm_mha", ~IS_SM100, ATTN_CP_SIZE > 1),
+        ),
+        (_PREFILL, _DECODE, PLATFORM, ATTN_CP_SIZE),
+        "trtllm_mha runs on NVIDIA GPUs, and with context parallelism it prefills on SM100 only",
+        _BACK_TO_DSV4,
+        _HOOK,
+        decided_by=_COMPATIBILITY,
+        roles=ROLES,
+    ),
+    Rule(
+        "attention-multi-item-scoring",
+        flag("enable-mis")
+        & ~((PREFILL_ATTENTION_BACKEND == "flashinfer") & (DECODE_ATTENTION_BACKEND == "flashinfer")),
+        (written("enable-mis"), PREFILL_ATTENTION_BACKEND, DECODE_ATTENTION_BACKEND),
+        "multi-item scoring masks attention as only flashinfer can, and this model does not run on that",
+        "remove enable-mis",
+        f"{_HOOK}, handle_multi_item_scoring",
+        decided_by="attention_hook.handle_multi_item_scoring",
+        roles=ROLES,
+    ),
+)
+
+RULES: Final = (*_KERNELS, *_PHASES, *linear.RULES)
+RESOLVED: Final = (ATTENTION_BACKEND, DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE)

@@ -1,0 +1,20 @@
+"""What changed from one version of the engine to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epd_operator.engines import version
+from epd_operator.engines.expression import Since, lift
+
+if TYPE_CHECKING:
+    from epd_operator.engines.expression import Expr, Scalar
+
+
+def since(first: str, newer: Expr | Scalar | None, older: Expr | Scalar | None) -> Since:
+    """`newer` from this version on, `older` before it.
+
+    Raises:
+        ValueError: no such version.
+    """
+    return Since(version.rank(first), lift(newer), lift(older))

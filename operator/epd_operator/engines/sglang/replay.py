@@ -1,0 +1,272 @@
+"""SWA bounded replay of the two halves of the language model: when it is on, and what it cannot be combined with.
+
+The tricky idea: not asking is safe. Since 0.5.23 decoder replay turns itself on wherever it works and off elsewhere;
+only an explicit "on" can be refused, and an explicit "on" is accepted in four places that the automatic choice avoids.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from epd_operator.engines.expression import PLATFORM, TRUE, every, named, some, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, IS_TRTLLM, PAGE_SIZE
+from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PD, IS_PREFILL, IS_V41, MODE
+from epd_operator.engines.sglang.chunk import CHUNK_SIZE, MAX_RUNNING_REQUESTS
+from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.graph import PREFILL_GRAPH
+from epd_operator.engines.sglang.model import RETURN_HIDDEN_STATES
+from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED
+from epd_operator.engines.sglang.parallel import (
+    ATTN_CP_SIZE_ASKED,
+    ATTN_DP_ENABLED_ASKED,
+    ATTN_DP_SIZE_ASKED,
+    DCP_SIZE,
+    PREFILL_CP,
+    TP_SIZE,
+)
+from epd_operator.engines.sglang.release import since
+
+_SOURCE: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"
+_FEATURES: Final = "deepseek_v4_hook.validate_deepseek_v41_features"
+_BUDGET: Final = "deepseek_v4_hook.validate_deepseek_v41_encoder_replay_budget"
+_READ: Final = ("dsv41-2026-09", "0.5.23")
+_ALL: Final = ("dsv41-2026-09", "dsv41-37ae292e", "0.5.23")
+_RELEASE: Final = "0.5.23"
+_WINDOW: Final = 128
+"""Rows that a replay runs again: the sliding window of DeepSeek-V4.1."""
+
+_DECODER: Final = written("enable-decoder-swa-bounded-replay")
+_ENCODER: Final = written("enable-encoder-swa-bounded-replay")
+_DECODER_ON: Final = IS_V41 & (_DECODER == True)  # noqa: E712 - builds an expression
+_ENCODER_ON: Final = IS_V41 & flag("enable-encoder-swa-bounded-replay")
+_LEAVE_OUT: Final = "leave decoder replay to the engine"
+
+_IS_GRAPH: Final = ~(PREFILL_GRAPH == "disabled")
+_IS_WHOLE_GRAPH: Final = ~PREFILL_GRAPH.isin(("disabled", "breakable"))
+_DECODER_GRAPH: Final = since(_RELEASE, _IS_WHOLE_GRAPH, since("dsv41-37ae292e", _IS_GRAPH, _IS_WHOLE_GRAPH))
+_DECODER_GRAPHS: Final = since(
+    _RELEASE, "disabled or breakable", since("dsv41-37ae292e", "disabled", "disabled or breakable")
+)
+_WHOLE_DP: Final = every(
+    ATTN_DP_SIZE_ASKED == TP_SIZE,
+    ATTN_CP_SIZE_ASKED == 1,
+    (A2A_BACKEND_ASKED == "none") | (IS_CUDA & (A2A_BACKEND_ASKED == "megamoe")),
+)
+"""Attention DP as wide as TP, with experts that decoder replay was made for."""
+_DECODER_DP: Final = ATTN_DP_ENABLED_ASKED & since(_RELEASE, ~_WHOLE_DP, TRUE)
+_ANY_CP: Final = some(PREFILL_CP, ~(ATTN_CP_SIZE_ASKED == 1), ~(DCP_SIZE == 1))
+
+DECODER_REPLAY: Final = named(
+    "enable_decoder_swa_bounded_replay",
+    when(
+        IS_V41 & ~_DECODER.given,
+        since(
+            _RELEASE,
+            every(IS_CUDA | ~IS_PD, ~_ANY_CP, ~RETURN_HIDDEN_STATES, ~_DECODER_GRAPH, ~_DECODER_DP),
+            False,
+        ),
+        _DECODER,
+    ),
+    _DECODER,
+)
+"""Whether prefill runs the decoder half on the last window of each prompt only."""
+
+_DECODER_RULES: Final = (
+    Rule(
+        "decoder-replay-prefill-graph",
+        _DECODER_ON & _DECODER_GRAPH,
+        (_DECODER, PREFILL_GRAPH),
+        "decoder replay runs with a prefill graph that is {graphs}, not {graph}",
+        f"set cuda-graph-backend-prefill to {{graphs}}, or {_LEAVE_OUT}",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_ALL,
+        shows={"graph": PREFILL_GRAPH, "graphs": _DECODER_GRAPHS},
+    ),
+    Rule(
+        "decoder-replay-attention-dp",
+        _DECODER_ON & _DECODER_DP,
+        (_DECODER, ATTN_DP_SIZE_ASKED, TP_SIZE, ATTN_CP_SIZE_ASKED, A2A_BACKEND_ASKED),
+        "decoder replay runs with attention data parallelism {where}; here attention DP is {dp} of TP {tp}, "
+        "attention CP {cp}, all-to-all {a2a}",
+        f"set {{way}}attn-dp-size to 1, or {_LEAVE_OUT}",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_ALL,
+        shows={
+            "where": since(
+                _RELEASE,
+                when(
+                    IS_HIP,
+                    "as wide as TP, without attention CP, and with moe-a2a-backend none only",
+                    "as wide as TP, without attention CP, and with moe-a2a-backend none or megamoe only",
+                ),
+                "not at all",
+            ),
+            "way": since(_RELEASE, "attn-dp-size to tp-size with moe-a2a-backend none, set ", ""),
+            "dp": ATTN_DP_SIZE_ASKED,
+            "tp": TP_SIZE,
+            "cp": ATTN_CP_SIZE_ASKED,
+            "a2a": A2A_BACKEND_ASKED,
+        },
+    ),
+)
+
+_DECODER_TRTLLM: Final = Rule(
+    "decoder-replay-trtllm",
+    _DECODER_ON & IS_TRTLLM,
+    (_DECODER, DSV4_ATTN_BACKEND),
+    "decoder replay does not run on TRT-LLM attention in this version",
+    f"set dsv4-attn-backend to flashmla, or {_LEAVE_OUT}",
+    "SGLang commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py",
+    decided_by=_FEATURES,
+    roles=ROLES,
+    until=_RELEASE,
+    stated=("dsv41-2026-09",),
+)
+
+_ENCODER_GRAPH: Final = since(_RELEASE, _IS_WHOLE_GRAPH | (IS_HIP & _IS_GRAPH), _IS_GRAPH)
+_ENCODER_GRAPHS: Final = since(_RELEASE, when(IS_HIP, "disabled", "disabled or breakable"), "disabled")
+_ENCODER_ROLE: Final = since(_RELEASE, IS_DECODE | (IS_PREFILL & IS_HIP), IS_PD)
+_LEAST_CHUNK: Final = since(_RELEASE, PAGE_SIZE + _WINDOW, _WINDOW)
+
+
+def _excludes(feature: str, name: str, why: str) -> Rule:
+    """Encoder replay refuses a feature that one flag turns on."""
+    return Rule(
+        f"encoder-replay-{feature}",
+        _ENCODER_ON & flag(name).otherwise(False),
+        (_ENCODER, written(name)),
+        why,
+        f"remove {name} or encoder replay",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+    )
+
+
+_ENCODER_RULES: Final = (
+    Rule(
+        "encoder-replay-model",
+        flag("enable-encoder-swa-bounded-replay") & ~IS_V41,
+        (_ENCODER,),
+        "encoder replay exists for DeepSeek-V4.1 only, and this checkpoint is another model",
+        "remove encoder replay",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "encoder-replay-prefill-graph",
+        _ENCODER_ON & _ENCODER_GRAPH,
+        (_ENCODER, PREFILL_GRAPH, PLATFORM),
+        "encoder replay runs with a prefill graph that is {graphs}, not {graph}",
+        "set cuda-graph-backend-prefill to {graphs}, or remove encoder replay",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+        shows={"graph": PREFILL_GRAPH, "graphs": _ENCODER_GRAPHS},
+    ),
+    Rule(
+        "encoder-replay-attention-cp",
+        _ENCODER_ON & (ATTN_CP_SIZE_ASKED > 1),
+        (_ENCODER, ATTN_CP_SIZE_ASKED),
+        "encoder replay has no context parallelism",
+        "set attn-cp-size to 1, or remove encoder replay",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "encoder-replay-attention-dp",
+        every(_ENCODER_ON, ATTN_DP_ENABLED_ASKED, since(_RELEASE, IS_HIP, TRUE)),
+        (_ENCODER, ATTN_DP_SIZE_ASKED, PLATFORM),
+        "encoder replay has no attention data parallelism {where}",
+        "set attn-dp-size to 1, or remove encoder replay",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+        shows={"where": since(_RELEASE, "on ROCm", "in this version")},
+    ),
+    Rule(
+        "encoder-replay-role",
+        _ENCODER_ON & _ENCODER_ROLE,
+        (_ENCODER, MODE, PLATFORM),
+        "encoder replay runs {where}",
+        "remove encoder replay from this role",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+        shows={
+            "where": since(
+                _RELEASE,
+                when(
+                    IS_HIP, "on ROCm only where prefill and decode share a server", "where prompts are prefilled only"
+                ),
+                "only where prefill and decode share a server",
+            )
+        },
+    ),
+    Rule(
+        "encoder-replay-trtllm",
+        _ENCODER_ON & IS_TRTLLM,
+        (_ENCODER, DSV4_ATTN_BACKEND),
+        "encoder replay does not run on TRT-LLM attention",
+        "set dsv4-attn-backend to flashmla, or remove encoder replay",
+        _SOURCE,
+        decided_by=_FEATURES,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    _excludes("unified-memory", "enable-unified-memory", "encoder replay has no unified memory pool"),
+    _excludes("mixed-chunk", "enable-mixed-chunk", "encoder replay cannot mix prefill and decode in one batch"),
+    _excludes("lora", "enable-lora", "encoder replay has no LoRA"),
+    _excludes("radix-sessions", "enable-session-radix-cache", "encoder replay has no sessions in the radix cache"),
+    Rule(
+        "encoder-replay-external-linker",
+        _ENCODER_ON & flag("enable-unified-cache-external-linker"),
+        (_ENCODER, written("enable-unified-cache-external-linker")),
+        "encoder replay has no unified cache with an external linker in this version",
+        "remove enable-unified-cache-external-linker or encoder replay",
+        "SGLang commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py",
+        decided_by=_FEATURES,
+        roles=ROLES,
+        until=_RELEASE,
+        stated=("dsv41-2026-09",),
+    ),
+    Rule(
+        "encoder-replay-running-requests",
+        _ENCODER_ON & ~(MAX_RUNNING_REQUESTS > 0),
+        (_ENCODER, MAX_RUNNING_REQUESTS),
+        "encoder replay needs room for at least one running request",
+        "set max-running-requests to a positive number or leave it out",
+        _SOURCE,
+        decided_by=_BUDGET,
+        roles=ROLES,
+        stated=_READ,
+    ),
+    Rule(
+        "encoder-replay-chunk",
+        _ENCODER_ON & ~(CHUNK_SIZE >= _LEAST_CHUNK),
+        (_ENCODER, CHUNK_SIZE, PAGE_SIZE),
+        "encoder replay needs chunked prefill of at least {least} tokens an attention DP rank, and gets {chunk}",
+        "raise chunked-prefill-size, which is divided by attn-dp-size first, or leave it out",
+        _SOURCE,
+        decided_by=_BUDGET,
+        roles=ROLES,
+        stated=_READ,
+        shows={"least": _LEAST_CHUNK, "chunk": CHUNK_SIZE},
+    ),
+)
+
+RULES: Final = (*_DECODER_RULES, _DECODER_TRTLLM, *_ENCODER_RULES)
+RESOLVED: Final = (DECODER_REPLAY,)
