@@ -1,0 +1,360 @@
+"""The pool of key/value pages and what keeps finished ones: radix cache, unified memory, sharding, external caches."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.engines.expression import Opaque, named, some, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.attention import DECODE_ATTENTION_BACKEND, PREFILL_ATTENTION_BACKEND, SPECULATES
+from epd_operator.engines.sglang.base import IS_DECODE, IS_PD, IS_PREFILL, MODE
+from epd_operator.engines.sglang.disaggregation import RETRACTION_BACKUP, STAGING, TRANSFER_BACKEND
+from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED
+from epd_operator.engines.sglang.switch import switch
+
+if TYPE_CHECKING:
+    from epd_operator.engines.expression import Value
+
+_SOURCE: Final = "SGLang 0.5.23, arg_groups/kv_cache_hook.py"
+_SHARDS: Final = "SGLang 0.5.23, arg_groups/kv_shard_hook.py"
+_COMPATIBLE: Final = "kv_cache_hook.handle_cache_compatibility"
+_UNIFIED: Final = "kv_cache_hook.handle_unified_memory_pool"
+_SHARDED: Final = "kv_shard_hook.handle_kv_cache_sharding"
+_FP4: Final = ("nvfp4", "fp4_mx_block16", "mxfp8")
+_POOL_BACKENDS: Final = ("triton", "fa3", "fa4", "flashinfer", "trtllm_mha")
+_VERIFY_BACKENDS: Final = ("triton", "trtllm_mla", "cutedsl_mla", "flashmla", "flashinfer", "fa3", "fa4")
+_STATE_BACKENDS: Final = ("triton", "flashinfer")
+_STATE_PREFILL_BACKENDS: Final = ("triton", "flashinfer", "flashkda")
+
+_HICACHE: Final = flag("enable-hierarchical-cache")
+_STORAGE: Final = written("hicache-storage-backend")
+_LINKER: Final = flag("enable-unified-cache-external-linker")
+_UNIFIED_MEMORY: Final = flag("enable-unified-memory")
+_SHARDING: Final = flag("enable-kv-cache-sharding")
+_EMBEDS_ONLY: Final = flag("prefill-only-disable-kv-cache")
+_OFFLOAD: Final = flag("disaggregation-decode-enable-offload-kvcache")
+_LMCACHE: Final = flag("enable-lmcache")
+
+_RADIX_OFF_BY_ROLE: Final = named(
+    "disable_radix_cache_by_role",
+    when(IS_DECODE, ~flag("disaggregation-decode-enable-radix-cache"), flag("disable-radix-cache")),
+    written("disable-radix-cache"),
+    written("disaggregation-decode-enable-radix-cache"),
+)
+DISABLE_RADIX_CACHE: Final = named(
+    "disable_radix_cache",
+    flag("enable-mis") | _RADIX_OFF_BY_ROLE,
+    written("disable-radix-cache"),
+    written("disaggregation-decode-enable-radix-cache"),
+    written("enable-mis"),
+)
+"""A decode server has a radix cache only when asked for one; scoring many items at once never has."""
+
+
+def _tlru_fault(text: Value) -> bool:
+    """Whether a configuration of the eviction policy tlru leaves it nothing to protect."""
+    try:
+        config = json.loads(str(text)) if text is not None else {}
+    except (ValueError, RecursionError):
+        return False
+    config = config or {}
+    if not isinstance(config, dict):
+        return True
+    threshold, estimate = config.get("threshold", 0), config.get("next_prompt_estimate", 0)
+    if not isinstance(threshold, int | float) or not isinstance(estimate, int | float):
+        return True
+    return not 0 <= estimate < threshold
+
+
+_RADIX: Final = (
+    Rule(
+        "hicache-needs-radix-cache",
+        _HICACHE & DISABLE_RADIX_CACHE,
+        (written("enable-hierarchical-cache"), DISABLE_RADIX_CACHE),
+        "a hierarchical cache keeps what the radix cache knows, and this server has no radix cache",
+        "remove enable-hierarchical-cache; or remove disable-radix-cache, and on decode set "
+        "disaggregation-decode-enable-radix-cache",
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        "retraction-backup-host-pool",
+        (RETRACTION_BACKUP == "host_pool")
+        & some(
+            ~IS_DECODE,
+            flag("dcp-size") > 1,
+            flag("enable-priority-scheduling") & ~flag("disable-priority-preemption"),
+        ),
+        (RETRACTION_BACKUP, MODE, written("dcp-size"), written("enable-priority-scheduling")),
+        "backing up retracted requests in the host pool (which receiving pages in host memory implies) is for decode "
+        "servers, without DCP, and without preemption by priority",
+        "remove disaggregation-decode-retraction-backup and disaggregation-decode-host-receive-threshold here; on "
+        "decode set dcp-size: 1, and disable-priority-preemption with priority scheduling",
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        "decode-offload-storage",
+        _OFFLOAD & some(~IS_DECODE, ~_STORAGE.given, RETRACTION_BACKUP == "host_pool"),
+        (written("disaggregation-decode-enable-offload-kvcache"), MODE, _STORAGE, RETRACTION_BACKUP),
+        "offloading pages from decode is for decode servers with a HiCache storage backend, and shares no host pool "
+        "with retracted requests",
+        "set hicache-storage-backend on decode and leave disaggregation-decode-retraction-backup out, or remove "
+        "disaggregation-decode-enable-offload-kvcache",
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        "radix-tlru-config",
+        (flag("radix-eviction-policy") == "tlru")
+        & Opaque(
+            "whether the tlru configuration protects anything",
+            _tlru_fault,
+            (written("radix-eviction-policy-config"),),
+            "bool",
+            blind=False,
+            nullable=False,
+        ),
+        (written("radix-eviction-policy"), written("radix-eviction-policy-config")),
+        "the eviction policy tlru needs numbers with 0 <= next_prompt_estimate < threshold in its configuration",
+        'set radix-eviction-policy-config, such as {{"threshold": 4096, "next_prompt_estimate": 512}}',
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        "swa-ratio-range",
+        written("swa-full-tokens-ratio").given
+        & ~((written("swa-full-tokens-ratio") > 0.0) & (written("swa-full-tokens-ratio") <= 1.0)),
+        (written("swa-full-tokens-ratio"),),
+        "the sliding-window pool has more than none and at most all of the tokens of the full pool",
+        "set a number above 0 and up to 1, or leave swa-full-tokens-ratio out",
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        "swa-prefix-tails-range",
+        written("swa-prefix-tails") < 0,
+        (written("swa-prefix-tails"),),
+        "the number of kept prefix tails cannot be negative",
+        "set swa-prefix-tails to 0 or more",
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        "lmcache-features",
+        _LMCACHE
+        & some(
+            _HICACHE,
+            _LINKER,
+            DISABLE_RADIX_CACHE,
+            SPECULATES,
+            ATTN_DP_ENABLED,
+            flag("dcp-size") > 1,
+            flag("enable-streaming-session"),
+            flag("hicache-host-memory-mode") == "buffer_only",
+            IS_PD,
+        ),
+        (written("enable-lmcache"), MODE, DISABLE_RADIX_CACHE, written("enable-hierarchical-cache")),
+        "LMCache works on aggregated servers with a radix cache, and without hierarchical cache, external linker, "
+        "speculative decoding, attention DP, DCP, streaming sessions or buffer_only host memory",
+        "remove enable-lmcache, or what it cannot go with",
+        _SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+)
+
+_POOLS: Final = (
+    Rule(
+        "prefill-kv-dequant-dtype",
+        ~(flag("prefill-kv-cache-dequant-dtype") == "auto") & ~(flag("kv-cache-dtype") == "nvfp4"),
+        (written("prefill-kv-cache-dequant-dtype"), written("kv-cache-dtype")),
+        "a dtype to read NVFP4 pages in means nothing without NVFP4 pages",
+        "remove prefill-kv-cache-dequant-dtype",
+        _SOURCE,
+        decided_by="kv_cache_hook.handle_nvfp4_prefill_kv_dequant_dtype",
+        roles=ROLES,
+    ),
+    Rule(
+        "kv-cache-off-conditions",
+        _EMBEDS_ONLY
+        & some(
+            ~flag("is-embedding"),
+            flag("kv-cache-dtype").isin(_FP4),
+            ~(written("chunked-prefill-size") == -1),
+            ~_RADIX_OFF_BY_ROLE,
+            flag("attn-cp-size") > 1,
+            flag("enable-prefill-cp"),
+            flag("enable-hisparse"),
+        ),
+        (written("prefill-only-disable-kv-cache"), written("chunked-prefill-size"), _RADIX_OFF_BY_ROLE),
+        "a server without KV pages only embeds: it needs is-embedding, chunked-prefill-size -1, disable-radix-cache, "
+        "and no FP4 or MXFP8 pages, context parallelism or HiSparse",
+        "remove prefill-only-disable-kv-cache",
+        _SOURCE,
+        decided_by="kv_cache_hook.validate_prefill_only_disable_kv_cache_args",
+        roles=ROLES,
+    ),
+    Rule(
+        "kv-cache-off-attention",
+        _EMBEDS_ONLY & ~PREFILL_ATTENTION_BACKEND.isin(("fa3", "fa4")),
+        (written("prefill-only-disable-kv-cache"), PREFILL_ATTENTION_BACKEND),
+        "only the attention back ends fa3 and fa4 run without KV pages, and DeepSeek-V4.1 runs on dsv4",
+        "remove prefill-only-disable-kv-cache",
+        _SOURCE,
+        decided_by="kv_cache_hook.handle_prefill_only_disable_kv_cache",
+        roles=ROLES,
+    ),
+    Rule(
+        "page-major-needs-unified-memory",
+        flag("enable-page-major-kv-layout") & ~_UNIFIED_MEMORY,
+        (written("enable-page-major-kv-layout"), written("enable-unified-memory")),
+        "the page-major layout exists only inside unified memory",
+        "remove enable-page-major-kv-layout",
+        _SOURCE,
+        decided_by="kv_cache_hook.handle_page_major_kv_layout",
+        roles=ROLES,
+    ),
+    Rule(
+        "unified-memory-attention",
+        _UNIFIED_MEMORY
+        & some(
+            ~PREFILL_ATTENTION_BACKEND.isin(_POOL_BACKENDS),
+            ~DECODE_ATTENTION_BACKEND.isin(_POOL_BACKENDS),
+            ~written("linear-attn-decode-backend").otherwise(flag("linear-attn-backend")).isin(_STATE_BACKENDS),
+            ~written("linear-attn-prefill-backend")
+            .otherwise(flag("linear-attn-backend"))
+            .isin(_STATE_PREFILL_BACKENDS),
+            ~(flag("mamba-backend") == "triton"),
+        ),
+        (written("enable-unified-memory"), PREFILL_ATTENTION_BACKEND, DECODE_ATTENTION_BACKEND),
+        "unified memory is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
+        "remove enable-unified-memory",
+        _SOURCE,
+        decided_by="kv_cache_hook.handle_page_major_kv_layout",
+        roles=ROLES,
+    ),
+    Rule(
+        "unified-memory-features",
+        _UNIFIED_MEMORY
+        & some(
+            IS_PD & ~(TRANSFER_BACKEND == "mooncake"),
+            IS_PD & SPECULATES,
+            IS_PD & switch("SGLANG_DISABLE_LAZY_COMPACTION"),
+            IS_PD & _OFFLOAD,
+            _LMCACHE,
+            _LINKER,
+        ),
+        (written("enable-unified-memory"), TRANSFER_BACKEND, written("speculative-algorithm")),
+        "unified memory excludes LMCache and the external linker; between prefill and decode it needs mooncake and "
+        "lazy compaction, without speculative decoding and without offloading from decode",
+        "remove enable-unified-memory",
+        _SOURCE,
+        decided_by=_UNIFIED,
+        roles=ROLES,
+    ),
+    Rule(
+        "unified-memory-draft-attention",
+        _UNIFIED_MEMORY
+        & SPECULATES
+        & (~PREFILL_ATTENTION_BACKEND.isin(_VERIFY_BACKENDS) | ~DECODE_ATTENTION_BACKEND.isin(_VERIFY_BACKENDS)),
+        (written("enable-unified-memory"), written("speculative-algorithm"), PREFILL_ATTENTION_BACKEND),
+        "drafts in unified memory are verified by some attention back ends only, and dsv4 is none of them",
+        "remove enable-unified-memory or speculative-algorithm",
+        _SOURCE,
+        decided_by="kv_cache_hook._assert_spec_verify_backends",
+        roles=ROLES,
+    ),
+    Rule(
+        "unified-memory-dcp",
+        _UNIFIED_MEMORY & (flag("dcp-size") > 1),
+        (written("enable-unified-memory"), written("dcp-size")),
+        "unified memory with decode context parallelism is for MLA models, and DeepSeek-V4.1 counts as none",
+        "remove enable-unified-memory or set dcp-size: 1",
+        _SOURCE,
+        decided_by="kv_cache_hook._validate_unified_memory_dcp",
+        roles=ROLES,
+    ),
+)
+
+_SHARD_RULES: Final = (
+    Rule(
+        "kv-sharding-prefill-only",
+        _SHARDING & ~IS_PREFILL,
+        (written("enable-kv-cache-sharding"), MODE),
+        "a rank that holds a part of every page can only prefill",
+        "remove enable-kv-cache-sharding from this server",
+        _SHARDS,
+        decided_by=_SHARDED,
+        roles=ROLES,
+    ),
+    Rule(
+        "kv-sharding-features",
+        _SHARDING
+        & some(
+            SPECULATES,
+            written("dllm-algorithm").given,
+            written("radix-cache-backend").given,
+            ~_RADIX_OFF_BY_ROLE
+            & env("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND").given
+            & ~(env("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND") == "python"),
+            _LINKER,
+            flag("enable-streaming-session"),
+            flag("enable-session-radix-cache"),
+            flag("enable-flexkv"),
+            _UNIFIED_MEMORY,
+            flag("dcp-size") > 1,
+            _HICACHE & _STORAGE.given,
+            _LMCACHE,
+            flag("enable-hisparse"),
+            flag("enable-dynamic-chunking") & (flag("pp-size") > 1),
+            flag("enable-two-batch-overlap"),
+        ),
+        (written("enable-kv-cache-sharding"), written("speculative-algorithm"), _STORAGE, written("dcp-size")),
+        "KV sharding excludes speculative and diffusion decoding, other radix caches and tree cores, the external "
+        "linker, sessions, FlexKV, LMCache, unified memory, DCP, HiCache storage, HiSparse and two-batch overlap",
+        "remove enable-kv-cache-sharding",
+        _SHARDS,
+        decided_by=_SHARDED,
+        roles=ROLES,
+    ),
+    Rule(
+        "kv-sharding-attention",
+        _SHARDING & ~(PREFILL_ATTENTION_BACKEND == "fa3"),
+        (written("enable-kv-cache-sharding"), PREFILL_ATTENTION_BACKEND),
+        "KV sharding is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
+        "remove enable-kv-cache-sharding",
+        _SHARDS,
+        decided_by="kv_shard_hook.validate_kv_shard_attention_backend",
+        roles=ROLES,
+    ),
+    Rule(
+        "kv-sharding-layout",
+        _SHARDING
+        & some(
+            ~TRANSFER_BACKEND.isin(("mooncake", "nixl")),
+            STAGING,
+            ~flag("enable-prefill-cp"),
+            flag("tp-size") <= 1,
+            written("chunked-prefill-size") <= 0,
+        ),
+        (written("enable-kv-cache-sharding"), TRANSFER_BACKEND, written("enable-prefill-cp")),
+        "KV sharding needs mooncake or nixl without staging buffers, prefill context parallelism over more than one "
+        "GPU, and chunked prefill",
+        "remove enable-kv-cache-sharding",
+        _SHARDS,
+        decided_by=_SHARDED,
+        roles=ROLES,
+    ),
+)
+
+RULES: Final = (*_RADIX, *_POOLS, *_SHARD_RULES)
+RESOLVED: Final = (DISABLE_RADIX_CACHE,)

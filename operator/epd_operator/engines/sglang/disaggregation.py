@@ -1,0 +1,287 @@
+"""Prefill and decode as separate servers, and the vision encoder as a third: what one server of them refuses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from epd_operator.engines.expression import every, field_of, model_of, named, some, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.attention import SPECULATES
+from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_PD, IS_PREFILL, MODE
+from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.moe import A2A_BACKEND_GIVEN
+from epd_operator.engines.sglang.parallel import ATTN_DP_SIZE_GIVEN, DP_SIZE_GIVEN, SCALE_JOINER
+from epd_operator.engines.sglang.switch import switch
+
+_SOURCE: Final = "SGLang 0.5.23, arg_groups/pd_disaggregation_hook.py"
+_DECIDES: Final = "pd_disaggregation_hook.handle_pd_disaggregation"
+_COMPLETE: Final = "pd_disaggregation_hook._validate_prefill_complete"
+_ENCODER: Final = "pd_disaggregation_hook.handle_encoder_disaggregation"
+_STAGED_BACKENDS: Final = ("mooncake", "nixl")
+_WITHOUT_TIER: Final = ("deepseek_v41", "deepseek_v4")
+_API_PORT: Final = flag("port")
+
+TRANSFER_BACKEND: Final = named(
+    "disaggregation_transfer_backend",
+    when(
+        flag("disaggregation-transfer-backend") == "mooncake_tcp", "mooncake", flag("disaggregation-transfer-backend")
+    ),
+    written("disaggregation-transfer-backend"),
+)
+IB_DEVICE: Final = named(
+    "disaggregation_ib_device",
+    when(flag("disaggregation-transfer-backend") == "mooncake_tcp", None, written("disaggregation-ib-device")),
+    written("disaggregation-ib-device"),
+)
+ENCODER_TRANSFER_BACKEND: Final = named(
+    "encoder_transfer_backend",
+    when(flag("encoder-transfer-backend") == "auto", "zmq_to_scheduler", flag("encoder-transfer-backend")),
+    written("encoder-transfer-backend"),
+)
+HOST_RECEIVE: Final = flag("disaggregation-decode-host-receive-threshold") < 1.0
+"""Decode receives pages in host memory first."""
+RETRACTION_BACKUP: Final = named(
+    "disaggregation_decode_retraction_backup",
+    when(HOST_RECEIVE, "host_pool", written("disaggregation-decode-retraction-backup")),
+    written("disaggregation-decode-retraction-backup"),
+    written("disaggregation-decode-host-receive-threshold"),
+)
+STAGING: Final = switch("SGLANG_DISAGG_STAGING_BUFFER")
+RUST_SERVER: Final = switch("SGLANG_RUST_SERVER")
+PREFILL_COMPLETE: Final = flag("disaggregation-decode-allocation-policy") == "prefill_complete"
+BOOTSTRAP_PORT: Final = named(
+    "disaggregation_bootstrap_port",
+    when(IS_PREFILL & RUST_SERVER, _API_PORT, flag("disaggregation-bootstrap-port")),
+    written("disaggregation-bootstrap-port"),
+)
+_SHARE: Final = written("max-running-requests") // (DP_SIZE_GIVEN * ATTN_DP_SIZE_GIVEN)
+_WORKER_REQUESTS: Final = when(_SHARE > 1, _SHARE, 1)
+EXTRA_SLOTS: Final = named(
+    "disaggregation_decode_extra_slots",
+    when(
+        IS_DECODE & ~written("disaggregation-decode-extra-slots").given,
+        when(written("max-running-requests").given & (_WORKER_REQUESTS <= 32), _WORKER_REQUESTS * 2, 0),
+        written("disaggregation-decode-extra-slots"),
+    ),
+    written("disaggregation-decode-extra-slots"),
+    written("max-running-requests"),
+)
+_HOST_CACHE: Final = flag("enable-hierarchical-cache")
+
+_PLUMBING: Final = (
+    Rule(
+        "decode-allocation-after-prefill",
+        PREFILL_COMPLETE
+        & some(
+            ~IS_PD,
+            ~(TRANSFER_BACKEND == "mooncake"),
+            ~(flag("pp-size") == 1),
+            ~(flag("attn-cp-size") == 1),
+            ~(flag("dcp-size") == 1),
+            # The check still reads the old attention DP flag, which is always off by then.
+            ~(flag("tp-size") == 1),
+            flag("enable-pdmux"),
+            ~(flag("decoupled-spec-role") == "null"),
+            flag("enable-pd-role-switch"),
+            IS_ENCODER,
+            flag("language-only"),
+            flag("enable-hisparse"),
+            HOST_RECEIVE,
+            IS_DECODE & (flag("disaggregation-decode-enable-radix-cache") | _HOST_CACHE),
+            IS_PREFILL
+            & _HOST_CACHE
+            & (written("hicache-storage-backend").given | ~(flag("hicache-write-policy") == "write_back")),
+            STAGING,
+            RUST_SERVER,
+        ),
+        (written("disaggregation-decode-allocation-policy"), written("tp-size"), MODE, TRANSFER_BACKEND),
+        "prefill_complete needs a prefill or decode server that transfers by mooncake with --tp-size 1 (attention DP "
+        "does not change that), and no PP, attention CP, DCP, PD multiplexing, decoupled speculation, role switch, "
+        "encoder tier, HiSparse, host receive, staging buffer or Rust server; decode also no radix or hierarchical "
+        "cache, prefill no hierarchical cache other than write_back without storage",
+        "leave disaggregation-decode-allocation-policy at early on prefill and decode",
+        _SOURCE,
+        decided_by=_COMPLETE,
+        roles=ROLES,
+    ),
+    Rule(
+        "host-receive-threshold-range",
+        ~every(
+            flag("disaggregation-decode-host-receive-threshold") >= 0.0,
+            flag("disaggregation-decode-host-receive-threshold") <= 1.0,
+        ),
+        (written("disaggregation-decode-host-receive-threshold"),),
+        "the share of the pages that decode receives in GPU memory is between 0 and 1",
+        "set a number from 0 to 1; 1 turns host receive off",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "host-receive-features",
+        HOST_RECEIVE & (flag("enable-hisparse") | flag("enable-pd-role-switch")),
+        (
+            written("disaggregation-decode-host-receive-threshold"),
+            written("enable-pd-role-switch"),
+            written("enable-hisparse"),
+        ),
+        "host receive on decode knows neither HiSparse nor role switching",
+        "remove enable-pd-role-switch and enable-hisparse, or leave the threshold at 1",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "host-receive-backup",
+        HOST_RECEIVE & (written("disaggregation-decode-retraction-backup") == "cpu_tensor"),
+        (
+            written("disaggregation-decode-host-receive-threshold"),
+            written("disaggregation-decode-retraction-backup"),
+        ),
+        "host receive shares its memory with retracted requests, so these must be backed up in the host pool",
+        "set disaggregation-decode-retraction-backup: host_pool or leave it out",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "decode-radix-cache-features",
+        IS_DECODE
+        & flag("disaggregation-decode-enable-radix-cache")
+        & (flag("enable-hisparse") | (TRANSFER_BACKEND == "fake")),
+        (written("disaggregation-decode-enable-radix-cache"), TRANSFER_BACKEND, written("enable-hisparse")),
+        "a radix cache on decode works neither with HiSparse nor with the fake transfer backend",
+        "remove disaggregation-decode-enable-radix-cache, or use a real transfer backend without HiSparse",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "transfer-fake-prefill",
+        IS_PREFILL & (TRANSFER_BACKEND == "fake"),
+        (TRANSFER_BACKEND, MODE),
+        "a prefill server cannot use the fake transfer backend, which moves no pages",
+        "set the transfer backend to mooncake or nixl on prefill and decode",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "rust-server-bootstrap-port",
+        IS_PREFILL
+        & RUST_SERVER
+        & ~(flag("disaggregation-bootstrap-port") == 8998)
+        & ~(flag("disaggregation-bootstrap-port") == _API_PORT),
+        (env("SGLANG_RUST_SERVER"), written("disaggregation-bootstrap-port"), written("port")),
+        "the Rust server answers the bootstrap registry on its API port and takes no other bootstrap port",
+        "unset SGLANG_RUST_SERVER, or leave the bootstrap port out and point decode and router at the API port",
+        _SOURCE,
+        decided_by="pd_disaggregation_hook._alias_bootstrap_port_to_api_port",
+        roles=ROLES,
+    ),
+    Rule(
+        "staging-buffer-backend",
+        IS_PD & STAGING & ~TRANSFER_BACKEND.isin(_STAGED_BACKENDS),
+        (env("SGLANG_DISAGG_STAGING_BUFFER"), TRANSFER_BACKEND),
+        "staging buffers exist for the transfer backends mooncake and nixl only",
+        "unset SGLANG_DISAGG_STAGING_BUFFER, or set the transfer backend to mooncake or nixl",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "role-switch-features",
+        IS_PD
+        & flag("enable-pd-role-switch")
+        & some(
+            flag("ep-size") > 1,
+            ~(A2A_BACKEND_GIVEN == "none"),
+            flag("pp-size") > 1,
+            flag("enable-dp-attention-local-control-broadcast") & ((ATTN_DP_SIZE_GIVEN > 1) | SCALE_JOINER),
+            flag("dcp-size") > 1,
+            SPECULATES,
+        ),
+        (
+            written("enable-pd-role-switch"),
+            written("ep-size"),
+            A2A_BACKEND_GIVEN,
+            written("dcp-size"),
+            written("speculative-algorithm"),
+        ),
+        "switching between prefill and decode does not rebuild expert parallelism, a MoE all-to-all, PP, DCP, the "
+        "local control broadcast of attention DP or speculative decoding",
+        "remove enable-pd-role-switch, or ep-size, moe-a2a-backend, pp-size, dcp-size and speculative-algorithm",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+)
+
+_TIERS: Final = (
+    Rule(
+        "vision-tier-unsupported",
+        (IS_ENCODER | flag("language-only")) & model_of("model_type", "str").isin(_WITHOUT_TIER),
+        (written("encoder-only"), written("language-only")),
+        "DeepSeek-V4.1 has no separate vision encoder in this version: the engine refuses encoder-only and "
+        "language-only servers for it",
+        "remove the encode role (language-only on a prefill server): prefill then keeps the vision tower and takes "
+        "images itself; or set language-model-only for text alone",
+        _SOURCE,
+        decided_by=_ENCODER,
+        roles=ROLES,
+    ),
+    Rule(
+        "prefix-mm-cache-encoder",
+        flag("enable-prefix-mm-cache") & ~IS_ENCODER,
+        (written("enable-prefix-mm-cache"),),
+        "the prefix cache for media lives in an encoder-only server",
+        "remove enable-prefix-mm-cache",
+        _SOURCE,
+        decided_by=_ENCODER,
+    ),
+    Rule(
+        "encoder-and-language",
+        IS_ENCODER & flag("language-only"),
+        (written("encoder-only"), written("language-only")),
+        "a server is either the vision encoder or the language model without it",
+        "remove one of encoder-only and language-only",
+        _SOURCE,
+        decided_by=_ENCODER,
+        roles=ROLES,
+    ),
+    Rule(
+        "encoder-without-pd-mode",
+        IS_ENCODER & IS_PD,
+        (written("encoder-only"), MODE),
+        "a vision encoder is neither a prefill nor a decode server",
+        "remove disaggregation-mode from the encoder, or encoder-only",
+        _SOURCE,
+        decided_by=_ENCODER,
+        roles=ROLES,
+    ),
+    Rule(
+        "ib-device-present",
+        IB_DEVICE.given
+        & ((IS_PD & (TRANSFER_BACKEND == "mooncake")) | (flag("encoder-transfer-backend") == "mooncake"))
+        & ~(field_of("resources.rdma", "int") > 0)
+        & ~(field_of("hostNetwork", "bool") == True),  # noqa: E712 - an expression
+        (IB_DEVICE, field_of("resources.rdma", "int")),
+        "InfiniBand devices are looked up in /sys/class/infiniband at start, and a server that sees none of that name "
+        "stops; none is known here",
+        "leave disaggregation-ib-device out, which finds the devices by itself, or give the pods an RDMA device",
+        "SGLang 0.5.23, arg_groups/validation_hook.py",
+        decided_by="validation_hook.validate_ib_devices",
+        roles=ROLES,
+        overridable=True,
+    ),
+)
+
+RULES: Final = (*_PLUMBING, *_TIERS)
+RESOLVED: Final = (
+    TRANSFER_BACKEND,
+    IB_DEVICE,
+    ENCODER_TRANSFER_BACKEND,
+    RETRACTION_BACKUP,
+    BOOTSTRAP_PORT,
+    EXTRA_SLOTS,
+)

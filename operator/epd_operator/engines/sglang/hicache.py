@@ -1,0 +1,279 @@
+"""The hierarchical cache in host memory and storage, and the external linker that takes its place.
+
+The tricky idea: the engine rewrites layout and copy back end until they fit each other and the storage. The chain below
+repeats that, because prefill and decode see only its end.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.engines.expression import Expr, Opaque, named, some, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.base import IS_DECODE, MODE
+from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE
+from epd_operator.engines.sglang.disaggregation import HOST_RECEIVE, RETRACTION_BACKUP
+from epd_operator.engines.sglang.given import flag, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from epd_operator.engines.expression import Value
+
+_SOURCE: Final = "SGLang 0.5.23, arg_groups/hicache_hook.py"
+_DECIDES: Final = "hicache_hook.handle_hicache"
+_MODES: Final = "hicache_hook.validate_hicache_host_memory_mode"
+_UNFIT_STORAGES: Final = ("mooncake", "npu_memcache")
+
+_HICACHE: Final = flag("enable-hierarchical-cache")
+_LINKER: Final = flag("enable-unified-cache-external-linker")
+_LINKER_BACKEND: Final = flag("unified-cache-external-linker-backend")
+_LINKER_CONFIG: Final = written("unified-cache-external-linker-config")
+_STORAGE: Final = written("hicache-storage-backend")
+_UNIFIED: Final = flag("enable-unified-memory")
+_BUFFER_ONLY: Final = flag("hicache-host-memory-mode") == "buffer_only"
+_LAYOUT: Final = written("hicache-mem-layout")
+_IO: Final = written("hicache-io-backend")
+_FRACTION: Final = flag("hicache-host-memory-fraction")
+
+HOST_POOL: Final = ~_LINKER & some(
+    _HICACHE,
+    flag("disaggregation-decode-enable-offload-kvcache"),
+    IS_DECODE & (~RETRACTION_BACKUP.given | (RETRACTION_BACKUP == "host_pool")),
+)
+"""Whether the server keeps pages in host memory, and so settles their layout."""
+
+_LAYOUT_WANTED: Final = named(
+    "hicache_mem_layout_wanted", when(HOST_RECEIVE, "layer_first", flag("hicache-mem-layout")), _LAYOUT
+)
+_IO_FITTED: Final = named(
+    "hicache_io_backend_fitted",
+    when(
+        (_LAYOUT_WANTED == "page_first_direct") & (flag("hicache-io-backend") == "kernel"),
+        "direct",
+        flag("hicache-io-backend"),
+    ),
+    _IO,
+)
+_LAYOUT_FITTED: Final = named(
+    "hicache_mem_layout_fitted",
+    when(
+        (_LAYOUT_WANTED == "page_first") & (_IO_FITTED == "direct"),
+        "page_first_direct",
+        when(
+            (_LAYOUT_WANTED == "layer_first")
+            & _STORAGE.isin(_UNFIT_STORAGES)
+            & ~((_STORAGE == "mooncake") & (flag("dcp-size") > 1)),
+            when(
+                _IO_FITTED == "direct", "page_first_direct", when(_IO_FITTED == "kernel", "page_first", "layer_first")
+            ),
+            _LAYOUT_WANTED,
+        ),
+    ),
+    _LAYOUT,
+)
+_STRIDED: Final = _UNIFIED & (_LAYOUT_FITTED == "page_first_direct")
+HICACHE_MEM_LAYOUT: Final = named(
+    "hicache_mem_layout",
+    when(HOST_POOL, when(_STRIDED, "page_first", _LAYOUT_FITTED), flag("hicache-mem-layout")),
+    _LAYOUT,
+    _IO,
+    _STORAGE,
+)
+HICACHE_IO_BACKEND: Final = named(
+    "hicache_io_backend",
+    when(HOST_POOL, when(_STRIDED, "kernel", _IO_FITTED), flag("hicache-io-backend")),
+    _IO,
+    _LAYOUT,
+)
+HICACHE_WRITE_POLICY: Final = named(
+    "hicache_write_policy",
+    when(
+        HOST_POOL & _BUFFER_ONLY & _STORAGE.given & (flag("hicache-write-policy") == "write_back"),
+        "write_through",
+        flag("hicache-write-policy"),
+    ),
+    written("hicache-write-policy"),
+    written("hicache-host-memory-mode"),
+)
+
+
+def _read(text: Value) -> Any:
+    try:
+        return json.loads(str(text)) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _not_an_object(text: Value) -> bool:
+    """Whether the linker's configuration is JSON, but no object."""
+    config = _read(text)
+    return config is not None and not isinstance(config, dict)
+
+
+def _names_no_linker(text: Value) -> bool:
+    """Whether an object lacks what a linker of one's own is loaded by."""
+    config = _read(text)
+    if config is None:
+        return True
+    if not isinstance(config, dict):
+        return False
+    names = (config.get("linker"), config.get("linker_module_path"))
+    known = {"linker", "linker_module_path", "linker_extra_config"}
+    return (
+        bool(set(config) - known)
+        or not all(isinstance(name, str) and name.strip() for name in names)
+        or not isinstance(config.get("linker_extra_config", {}), dict)
+    )
+
+
+def _has_config(text: Value) -> bool:
+    return _read(text) is not None
+
+
+def _about_config(name: str, function: Callable[[Value], bool]) -> Expr:
+    return Opaque(name, function, (_LINKER_CONFIG,), "bool", blind=False, nullable=False)
+
+
+_OWN_LINKER: Final = (_LINKER_BACKEND == "dynamic") & (
+    _LINKER | _about_config("whether the linker configuration holds something", _has_config)
+)
+
+_LINKER_RULES: Final = (
+    Rule(
+        "linker-config-object",
+        _about_config("whether the linker configuration is no object", _not_an_object),
+        (_LINKER_CONFIG,),
+        "the external linker is configured by a JSON object",
+        "set unified-cache-external-linker-config to a JSON object, or leave it out",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "linker-config-dynamic",
+        _OWN_LINKER & _about_config("whether the linker configuration names no linker", _names_no_linker),
+        (written("unified-cache-external-linker-backend"), _LINKER_CONFIG),
+        "an external linker of one's own is named by linker and linker_module_path, with linker_extra_config as an "
+        "object, and nothing else",
+        "name both in unified-cache-external-linker-config, or use the mooncake or mori linker",
+        "SGLang 0.5.23, mem_cache/unified_cache/linker_config.py",
+        decided_by="linker_config.from_dict",
+        roles=ROLES,
+    ),
+    Rule(
+        "linker-mla-dedup",
+        flag("enable-linker-mla-dedup") & ~(_LINKER & (_LINKER_BACKEND == "mooncake")),
+        (written("enable-linker-mla-dedup"), written("enable-unified-cache-external-linker")),
+        "storing MLA pages once is done by the mooncake linker",
+        "remove enable-linker-mla-dedup",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "linker-features",
+        _LINKER & some(DISABLE_RADIX_CACHE, written("radix-cache-backend").given, _HICACHE, _STORAGE.given),
+        (
+            written("enable-unified-cache-external-linker"),
+            DISABLE_RADIX_CACHE,
+            written("enable-hierarchical-cache"),
+            _STORAGE,
+        ),
+        "the external linker needs the built-in radix cache and replaces the hierarchical cache and its storage",
+        "remove enable-unified-cache-external-linker, or enable-hierarchical-cache, hicache-storage-backend, "
+        "radix-cache-backend and disable-radix-cache",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+)
+
+_HICACHE_RULES: Final = (
+    Rule(
+        "hicache-memory-fraction-range",
+        ~((_FRACTION > 0.0) & (_FRACTION <= 1.0)),
+        (written("hicache-host-memory-fraction"),),
+        "the hierarchical cache takes a share above 0 and up to 1 of the host memory",
+        "set hicache-host-memory-fraction to such a number, or leave it out",
+        _SOURCE,
+        decided_by="hicache_hook.handle_hicache_ratio_default",
+        roles=ROLES,
+    ),
+    Rule(
+        "hicache-buffer-storage",
+        HOST_POOL & _BUFFER_ONLY & ~_STORAGE.given,
+        (written("hicache-host-memory-mode"), _STORAGE),
+        "buffer_only host memory passes pages on to storage, and no storage backend is set",
+        "set hicache-storage-backend, or hicache-host-memory-mode: cache",
+        _SOURCE,
+        decided_by=_MODES,
+        roles=ROLES,
+    ),
+    Rule(
+        "hicache-buffer-decode",
+        HOST_POOL & _BUFFER_ONLY & IS_DECODE,
+        (written("hicache-host-memory-mode"), MODE),
+        "a decode server bypasses the buffer that buffer_only host memory is",
+        "set hicache-host-memory-mode: cache on decode; buffer_only is for prefill",
+        _SOURCE,
+        decided_by=_MODES,
+        roles=ROLES,
+    ),
+    Rule(
+        "hicache-host-receive-layout",
+        HOST_POOL & HOST_RECEIVE & ~(HICACHE_MEM_LAYOUT == "layer_first"),
+        (written("disaggregation-decode-host-receive-threshold"), HICACHE_MEM_LAYOUT, _STORAGE),
+        "pages received in host memory lie layer by layer, and this storage backend cannot store them so",
+        "leave disaggregation-decode-host-receive-threshold at 1, or use another hicache-storage-backend",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "hicache-dcp",
+        HOST_POOL & _HICACHE & (flag("dcp-size") > 1),
+        (written("enable-hierarchical-cache"), written("dcp-size")),
+        "a hierarchical cache with decode context parallelism is for MLA models, and DeepSeek-V4.1 counts as none",
+        "remove enable-hierarchical-cache or set dcp-size: 1",
+        _SOURCE,
+        decided_by="hicache_hook.resolve_hicache_dcp_compatibility",
+        roles=ROLES,
+    ),
+)
+
+_CHANGES: Final = (
+    Rule(
+        "hicache-layout-changed",
+        _LAYOUT.given & ~(HICACHE_MEM_LAYOUT == _LAYOUT),
+        (HICACHE_MEM_LAYOUT, HICACHE_IO_BACKEND, _STORAGE),
+        "the engine uses the memory layout {layout} instead of the one given, to fit its I/O or storage backend",
+        "set hicache-mem-layout: {layout}, or another I/O or storage backend",
+        _SOURCE,
+        severity="warning",
+        shows={"layout": HICACHE_MEM_LAYOUT},
+    ),
+    Rule(
+        "hicache-io-changed",
+        _IO.given & ~(HICACHE_IO_BACKEND == _IO),
+        (HICACHE_IO_BACKEND, HICACHE_MEM_LAYOUT),
+        "the engine copies by the I/O backend {backend} instead of the one given, to fit its memory layout",
+        "set hicache-io-backend: {backend}, or another memory layout",
+        _SOURCE,
+        severity="warning",
+        shows={"backend": HICACHE_IO_BACKEND},
+    ),
+    Rule(
+        "hicache-write-policy-changed",
+        ~(flag("hicache-write-policy") == HICACHE_WRITE_POLICY),
+        (HICACHE_WRITE_POLICY, written("hicache-host-memory-mode")),
+        "buffer_only host memory keeps nothing to write back, so the engine writes through",
+        "set hicache-write-policy: write_through",
+        _SOURCE,
+        severity="warning",
+    ),
+)
+
+RULES: Final = (*_LINKER_RULES, *_HICACHE_RULES, *_CHANGES)
+RESOLVED: Final = (HICACHE_MEM_LAYOUT, HICACHE_IO_BACKEND, HICACHE_WRITE_POLICY)

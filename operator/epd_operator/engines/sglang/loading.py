@@ -1,0 +1,54 @@
+"""How weights get into memory, and what is kept out of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from epd_operator.engines.expression import some
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.attention import SPECULATES
+from epd_operator.engines.sglang.given import flag, written
+
+_OFFLOADED: Final = written("ple-offload-embedding")
+
+RULES: Final = (
+    Rule(
+        "expert-pack-model",
+        flag("load-format") == "expert_pack",
+        (written("load-format"),),
+        "expert packs are made of DeepSeek-V4 or Kimi-K3 weights, not of DeepSeek-V4.1",
+        "leave load-format out",
+        "SGLang 0.5.23, arg_groups/expert_pack_hook.py",
+        decided_by="expert_pack_hook.handle_expert_pack",
+        roles=ROLES,
+    ),
+    Rule(
+        "weight-cache-speculation",
+        ~(flag("weight-cache-mode") == "off") & SPECULATES,
+        (written("weight-cache-mode"), written("speculative-algorithm")),
+        "the weight cache holds the model without its draft",
+        "set weight-cache-mode: off, or remove speculative-algorithm",
+        "SGLang 0.5.23, arg_groups/model_path_hook.py",
+        decided_by="model_path_hook.handle_load_format",
+        roles=ROLES,
+    ),
+    Rule(
+        "embedding-offload",
+        some(
+            (_OFFLOADED == True) & some(flag("cpu-offload-gb") > 0, flag("offload-group-size") > 0),  # noqa: E712
+            (_OFFLOADED == False) & (flag("ple-offload-backend") == "file"),  # noqa: E712 - an expression
+        ),
+        (
+            _OFFLOADED,
+            written("cpu-offload-gb"),
+            written("offload-group-size"),
+            written("ple-offload-backend"),
+        ),
+        "offloading the n-gram embedding excludes offloading layers, and its file back end needs it on",
+        "leave the ple-offload flags out: DeepSeek-V4.1 has no such embedding",
+        "SGLang 0.5.23, arg_groups/memory_hook.py",
+        decided_by="memory_hook.handle_offload_compatibility",
+        roles=ROLES,
+    ),
+)
+RESOLVED: Final = ()
