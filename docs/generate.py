@@ -79,7 +79,7 @@ def engine_page() -> str:
         spec = REFERENCE.args(taken[0])[flag]
         default = "" if spec.default is None else f"`{spec.default}`"
         identity = "yes" if spec.identity else ""
-        owner = (spec.owned_by or "").removesuffix(" sets it")
+        owner = (spec.owner or "").removesuffix(" sets it")
         lines.append(f"| `{flag}` | {', '.join(taken)} | {default} | {spec.help} | {identity} | {owner} |")
     return f"# Flags of the Reference engine {REFERENCE.version}\n\n{NOTE}" + "\n".join(lines) + "\n"
 

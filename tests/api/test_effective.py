@@ -10,6 +10,8 @@ from epd_operator.api import names, status
 from epd_operator.api.effective import Effective, effective
 from epd_operator.engines import Profile, lookup
 
+SGLANG: dict[str, Any] = {"type": "SGLang", "version": "0.5.23", "platform": "cuda-sm90", "image": "sglang:1"}
+
 
 def resolve(**spec: Any) -> Effective:
     whole: dict[str, Any] = {
@@ -19,7 +21,7 @@ def resolve(**spec: Any) -> Effective:
     }
     document = {"metadata": {"name": "demo", "namespace": "llm"}, "spec": whole}
     before = copy.deepcopy(document)
-    profile = lookup("Reference", "0.1")
+    profile = lookup(whole["engine"]["type"], whole["engine"]["version"])
     assert isinstance(profile, Profile)
     found = effective(api.parse(document), profile)
     assert document == before
@@ -32,7 +34,7 @@ def test_everything_left_out_has_a_value() -> None:
     assert found.served_name == "demo"
     assert (found.image, found.image_pull_policy, found.platform) == (None, "IfNotPresent", "cpu")
     assert (found.transfer_backend, found.bootstrap_port) == ("tcp", 8998)
-    assert (found.page_size, found.context_length) == (64, 8192)
+    assert (found.facts.page_size, found.facts.context_length) == (64, 8192)
     role = found.roles["decode"]
     assert (role.replicas, role.cpu, role.memory) == (1, "150m", "1Gi")
     assert (role.startup_minutes, role.grace_seconds) == (2, 60)
@@ -60,7 +62,7 @@ def test_what_the_user_wrote_wins() -> None:
     assert (found.served_name, found.model_path, found.model_revision) == ("toy", "/model", "7")
     assert (found.image, found.image_pull_secrets) == ("mine:1", ("pull",))
     assert (found.roles["encode"].replicas, found.roles["encode"].cpu) == (0, "2")
-    assert (found.page_size, found.context_length, found.bootstrap_port) == (16, 512, 9999)
+    assert (found.facts.page_size, found.facts.context_length, found.bootstrap_port) == (16, 512, 9999)
     assert (found.roles["prefill"].startup_minutes, found.roles["decode"].grace_seconds) == (9, 11)
     assert (found.router.replicas, found.router.service_port, found.network_policy) == (0, 80, False)
 
@@ -69,6 +71,37 @@ def test_published_values_fit_the_status_schema() -> None:
     shown = status.Status.model_validate({"effective": resolve().published()})
     assert shown.effective is not None
     assert (shown.effective.served_name, shown.effective.page_size) == ("demo", 64)
+
+
+def gpus(**decode: Any) -> Effective:
+    return resolve(engine=SGLANG, model={"path": "/model"}, roles={"prefill": {}, "decode": decode})
+
+
+def test_a_gpu_role_left_alone_has_what_its_ranks_need() -> None:
+    found = gpus(args={"tp-size": 4})
+    role = found.roles["decode"]
+    assert (role.nodes, role.gpu, role.rdma, role.host_network) == (1, 4, 0, False)
+    assert (role.cpu, role.memory, role.shm) == ("8", "128Gi", "32Gi")
+    assert (role.startup_minutes, role.grace_seconds) == (90, 900)
+    assert found.roles["prefill"].gpu == 1
+    assert (found.platform, found.transfer_backend, found.host_network) == ("cuda-sm90", "mooncake", False)
+    assert (found.facts.page_size, found.facts.context_length) == (256, 1_048_576)
+    assert found.published()["shm"] == {"prefill": "32Gi", "decode": "32Gi"}
+    assert status.Status.model_validate({"effective": found.published()}).effective
+
+
+@pytest.mark.parametrize(
+    ("memory", "shm"), [("512Gi", "32Gi"), ("64Gi", "32Gi"), ("16Gi", "8192Mi"), ("8589934592", "4096Mi")]
+)
+def test_shared_memory_takes_at_most_half_of_the_limit_that_it_counts_against(memory: str, shm: str) -> None:
+    assert gpus(resources={"memory": memory}).roles["decode"].shm == shm
+
+
+def test_shared_memory_is_as_large_as_the_user_says_and_absent_without_a_gpu() -> None:
+    assert gpus(resources={"shm": "1Gi"}).roles["decode"].shm == "1Gi"
+    assert resolve().roles["decode"].shm is None
+    assert "shm" not in resolve().published()
+    assert resolve(roles={"prefill": {}, "decode": {"resources": {"shm": "1Gi"}}}).roles["decode"].shm == "1Gi"
 
 
 def test_summaries_are_ready_of_desired() -> None:
@@ -84,6 +117,8 @@ def test_summaries_are_ready_of_desired() -> None:
 @pytest.mark.parametrize("role", names.ROLES)
 def test_child_names_fit_for_the_longest_name(role: str) -> None:
     longest = "n" * names.MAX_NAME
+    # A label holds the name of the StatefulSet of a group, a dash and a hash of up to ten characters.
+    assert len(f"{names.workload('n' * names.MAX_GROUP_NAME, role, '01234567')}-999-0123456789") <= 63
     assert len(names.workload(longest, role, "01234567")) <= 57
     assert len(names.router(longest)) <= 63
     assert len(names.engine_account(longest)) <= 63

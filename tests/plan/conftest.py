@@ -13,6 +13,8 @@ from epd_operator.plan import Observed, Plan, Settings, plan
 COMPONENT = "app.kubernetes.io/component"
 REVISION = "serving.epd.dev/revision"
 KEY = "serving.epd.dev/compat-key"
+ROLE = "serving.epd.dev/role"
+MAKERS = ("Deployment", "LeaderWorkerSet")
 SETTINGS = Settings(router_image="registry/epd-router:1", worker_image="registry/epd-worker:1", version="0.1.0")
 
 
@@ -28,6 +30,14 @@ def resource(**spec: Any) -> dict[str, Any]:
             **spec,
         },
     }
+
+
+def templates_of(maker: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pod templates of a Deployment or LeaderWorkerSet, the leader's first."""
+    if maker["kind"] == "Deployment":
+        return [maker["spec"]["template"]]
+    group = maker["spec"]["leaderWorkerTemplate"]
+    return [group["leaderTemplate"], group["workerTemplate"]]
 
 
 class World:
@@ -94,36 +104,42 @@ class World:
             stored["status"] = live["status"]
         self.children[obj["kind"], obj["metadata"]["name"]] = stored
 
-    def deployments(self, part: str) -> list[dict[str, Any]]:
-        found = [c for (kind, _), c in sorted(self.children.items()) if kind == "Deployment"]
+    def makers(self, part: str) -> list[dict[str, Any]]:
+        found = [c for (kind, _), c in sorted(self.children.items()) if kind in MAKERS]
         return [d for d in found if d["metadata"]["labels"][COMPONENT] == part]
 
-    def deployment(self, part: str) -> dict[str, Any]:
-        """The Deployment of a part at the revision that the plan wants."""
-        wanted = {o["metadata"]["name"] for o in self.plan().objects if o["kind"] == "Deployment"}
-        return next(d for d in self.deployments(part) if d["metadata"]["name"] in wanted)
+    def maker(self, part: str) -> dict[str, Any]:
+        """What makes the pods of a part at the revision that the plan wants."""
+        wanted = {o["metadata"]["name"] for o in self.plan().objects if o["kind"] in MAKERS}
+        return next(d for d in self.makers(part) if d["metadata"]["name"] in wanted)
 
-    def set_ready(self, deployment: dict[str, Any], ready: int | None = None) -> None:
-        """Give a Deployment its pods, of which `ready` (default all) are Ready."""
-        desired = deployment["spec"]["replicas"]
+    def set_ready(self, maker: dict[str, Any], ready: int | None = None) -> None:
+        """Give a Deployment its pods, or a LeaderWorkerSet its groups, of which `ready` (default all) are Ready."""
+        desired = maker["spec"]["replicas"]
         ready = desired if ready is None else ready
-        progress = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
-        before = deployment.get("status", {}).get("conditions", [])
-        deployment["status"] = {
-            "observedGeneration": deployment["metadata"]["generation"],
+        single = maker["kind"] == "Deployment"
+        complete = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+        if not single:
+            complete = {"type": "Available", "status": "True", "reason": "AllGroupsReady"}
+        before = maker.get("status", {}).get("conditions", [])
+        maker["status"] = {
+            **({"observedGeneration": maker["metadata"]["generation"]} if single else {}),
             "replicas": desired,
             "updatedReplicas": desired,
             "readyReplicas": ready,
-            "conditions": [progress] if ready == desired else before,
+            "conditions": [complete] if ready == desired else before,
         }
-        name = deployment["metadata"]["name"]
+        name = maker["metadata"]["name"]
         self.pods = [pod for pod in self.pods if not pod["metadata"]["name"].startswith(f"{name}-")]
         for index in range(desired):
-            self.pods.append(self._pod(deployment, f"{name}-{index}", is_ready=index < ready))
+            leader, *followers = templates_of(maker)
+            self.pods.append(self._pod(leader, f"{name}-{index}", is_ready=index < ready))
+            for template in followers:
+                self.pods.append(self._pod(template, f"{name}-{index}-1", is_ready=index < ready))
 
-    def _pod(self, deployment: dict[str, Any], name: str, *, is_ready: bool) -> dict[str, Any]:
+    def _pod(self, template: dict[str, Any], name: str, *, is_ready: bool) -> dict[str, Any]:
         status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(is_ready)}]}
-        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        labels = template["metadata"]["labels"]
         return {"kind": "Pod", "metadata": {"name": name, "labels": dict(labels)}, "status": status}
 
     def pod(self, part: str) -> dict[str, Any]:
@@ -134,7 +150,7 @@ class World:
         workers, encoders = [], []
         for pod in self.pods:
             labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
-            if pod["status"]["conditions"][0]["status"] != "True" or labels[COMPONENT] == "router":
+            if pod["status"]["conditions"][0]["status"] != "True" or ROLE not in labels:
                 continue
             shared = {"pod": name, "compatKey": labels[KEY], "url": f"http://{name}:30000"}
             if labels[COMPONENT] == "encode":
@@ -157,12 +173,12 @@ class World:
         """Bring everything that the plan wants to be ready and routable, and reconcile until nothing is left."""
         self.reconcile()
         for part in ("encode", "prefill", "decode", "router"):
-            for deployment in self.deployments(part):
-                self.set_ready(deployment)
+            for maker in self.makers(part):
+                self.set_ready(maker)
         self.report()
         self.reconcile()
-        names = {name for kind, name in self.children if kind == "Deployment"}
-        self.pods = [pod for pod in self.pods if pod["metadata"]["name"].rpartition("-")[0] in names]
+        names = tuple(f"{name}-" for kind, name in self.children if kind in MAKERS)
+        self.pods = [pod for pod in self.pods if pod["metadata"]["name"].startswith(names)]
         self.report()
         self.reconcile()
         return self

@@ -21,7 +21,7 @@ def settled(world: Any) -> Any:
 
 
 def down(world: Any, part: str, ready: int = 0) -> Any:
-    world.set_ready(world.deployment(part), ready)
+    world.set_ready(world.maker(part), ready)
     world.report()
     return world
 
@@ -140,10 +140,10 @@ def test_each_part_is_scaling_until_its_deployment_follows(settled: Any, part: s
         settled.role(part, replicas=2)
     assert settled.verdict(PARTS[part]) == ("False", "Scaling")
     assert settled.verdict(PARTS[part]) == ("False", "Scaling")  # applied, not yet seen by its controller
-    settled.set_ready(settled.deployment(part), 1)
+    settled.set_ready(settled.maker(part), 1)
     assert settled.verdict(PARTS[part]) == ("False", "Starting")
     assert "1/2 ready" in settled.condition(PARTS[part])["message"]
-    settled.set_ready(settled.deployment(part), 2)
+    settled.set_ready(settled.maker(part), 2)
     if part in {"prefill", "decode"}:  # a pod that the router does not know yet serves nobody
         assert settled.verdict(PARTS[part]) == ("False", "NotRoutable")
         assert settled.plan().moving
@@ -279,7 +279,7 @@ def test_a_passing_error_is_no_stall(settled: Any) -> None:
 
 
 def test_refused_pods_stall(settled: Any) -> None:
-    deployment = settled.deployment("encode")
+    deployment = settled.maker("encode")
     text = 'pods "demo" is forbidden: exceeded quota: q'
     deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": text}]
     assert settled.verdict("EncodeReady") == ("False", "QuotaExceeded")
@@ -310,7 +310,7 @@ def test_an_invalid_edit_leaves_the_good_generation_running_and_watched(settled:
     assert settled.cr["status"]["roles"]["prefill"]["revision"] == revision
     assert settled.cr["status"]["router"]["url"] == "http://demo.llm.svc:8000"
     assert settled.cr["status"]["observedGeneration"] == settled.cr["metadata"]["generation"]
-    settled.set_ready(settled.deployments("decode")[0], 0)
+    settled.set_ready(settled.makers("decode")[0], 0)
     settled.report()
     assert settled.verdict("Available") == ("False", "NoRoutablePair")
     assert settled.condition("DecodeReady")["status"] == "False"
@@ -327,16 +327,28 @@ def test_every_fault_of_the_engine_is_listed(world: Any) -> None:
     assert "spec.roles.prefill.args.seed" in message
 
 
-def test_an_engine_without_a_profile_is_not_available(make_world: Any, make_resource: Any) -> None:
-    engine = {"type": "SGLang", "version": "0.5.23", "image": "sglang:1", "platform": "cuda-sm90"}
-    world = make_world(make_resource(engine=engine, model={"path": "/model"}))
+def test_a_spec_that_was_never_accepted_makes_nothing(make_world: Any, make_resource: Any) -> None:
+    engine = {"type": "SGLang", "version": "0.4.0", "image": "sglang:1", "platform": "cuda-sm90"}
+    roles: dict[str, Any] = {"prefill": {}, "decode": {}}
+    world = make_world(make_resource(engine=engine, model={"path": "/model"}, roles=roles))
     decided = world.reconcile()
     assert (decided.objects, decided.prune, decided.moving) == ((), (), False)
-    assert world.verdict("Valid") == ("False", "EngineNotAvailable")
+    assert world.verdict("Valid") == ("False", "UnknownEngineVersion")
     assert world.verdict("Available") == ("False", "NoRoutablePair")
     assert [c["type"] for c in world.cr["status"]["conditions"]] == [
         kind for kind in CONDITION_TYPES if kind not in PARTS.values()
     ]
+
+
+def test_a_version_judged_by_a_lower_one_is_told(make_world: Any, make_resource: Any) -> None:
+    engine = {"type": "SGLang", "version": "0.5.99", "image": "sglang:1", "platform": "cuda-sm90"}
+    roles: dict[str, Any] = {"prefill": {}, "decode": {}}
+    world = make_world(make_resource(engine=engine, model={"path": "/model"}, roles=roles))
+    assert world.verdict("Valid") == ("False", "UnknownEngineVersion")
+    world.edit(engine={**engine, "versionPolicy": "Nearest", "acknowledge": ["b", "a"]})
+    assert world.verdict("Valid") == ("True", "RulesApproximate")
+    assert world.condition("Valid")["message"].startswith("0.5.99 has no rules of its own; accepted by those of SGLang")
+    assert world.cr["status"]["acknowledged"] == ["a", "b"]
 
 
 def test_an_unknown_version_lists_the_known(make_world: Any, make_resource: Any) -> None:
@@ -369,7 +381,7 @@ def test_events_tell_transitions_once(world: Any) -> None:
     assert [(event.type, event.reason) for event in events] == [("Warning", "Starting"), ("Warning", "Starting")]
     assert events[0].message.startswith("EncodeReady is False: 0/1 ready")
     assert world.reconcile().events == ()
-    world.set_ready(world.deployment("encode"))
+    world.set_ready(world.maker("encode"))
     world.report()
     assert {(event.type, event.reason) for event in world.reconcile().events} == {
         ("Normal", "AtDesired"),
@@ -413,9 +425,9 @@ def test_every_reason_is_documented_and_given_somewhere() -> None:
 def test_an_invalid_edit_in_the_middle_of_a_rollout_goes_on_watching_the_new_set(settled: Any) -> None:
     settled.edit(model={"servedName": "new"}).reconcile()
     wanted = settled.cr["status"]["roles"]["decode"]["revision"]
-    assert len(settled.deployments("decode")) == 2
+    assert len(settled.makers("decode")) == 2
     settled.role("decode", replicas=-1).reconcile()
     assert settled.cr["status"]["roles"]["decode"]["revision"] == wanted
     assert settled.condition("DecodeReady")["status"] == "False"
     assert settled.condition("Available")["status"] == "True"
-    assert len(settled.deployments("decode")) == 2
+    assert len(settled.makers("decode")) == 2

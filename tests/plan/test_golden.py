@@ -47,11 +47,11 @@ def objects(make_world: Any, cr: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def test_manifests_are_as_reviewed(case: str, objects: tuple[dict[str, Any], ...]) -> None:
-    # The pod templates in the ControllerRevisions are those of the Deployments: shown once.
+    # The pod templates in the ControllerRevisions are those of Deployments and LeaderWorkerSets: shown once.
     shown = copy.deepcopy(list(objects))
     for obj in shown:
         if obj["kind"] == "ControllerRevision":
-            obj["data"] = {"spec": {"template": "<as in the Deployment>"}}
+            obj["data"] = {"spec": dict.fromkeys(obj["data"]["spec"], "<as in what uses it>")}
     text = yaml.dump_all(shown, Dumper=Dumper, sort_keys=False, width=120)
     path = FOLDER / f"{case}.plan.yaml"
     if os.environ.get("EPD_REGENERATE"):
@@ -62,7 +62,25 @@ def test_manifests_are_as_reviewed(case: str, objects: tuple[dict[str, Any], ...
 @pytest.mark.parametrize("minor", MINORS)
 def test_kubernetes_accepts_every_object(minor: str, objects: tuple[dict[str, Any], ...]) -> None:
     for obj in objects:
-        kubernetes_validate.validate(obj, minor, strict=True)
+        for plain in _built_in(obj):
+            kubernetes_validate.validate(plain, minor, strict=True)
+
+
+def _built_in(obj: dict[str, Any]) -> list[dict[str, Any]]:
+    """The object, or the pods of a LeaderWorkerSet, whose own schema is tried on an API server that has it."""
+    if obj["kind"] != "LeaderWorkerSet":
+        return [obj]
+    return [{"apiVersion": "v1", "kind": "Pod", **template} for template in _templates(obj)]
+
+
+def _templates(obj: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pod templates of an object, the leader's first."""
+    if obj["kind"] == "Deployment":
+        return [obj["spec"]["template"]]
+    if obj["kind"] == "LeaderWorkerSet":
+        group = obj["spec"]["leaderWorkerTemplate"]
+        return [group["leaderTemplate"], group["workerTemplate"]]
+    return []
 
 
 def test_each_template_is_stored_before_it_is_used(objects: tuple[dict[str, Any], ...]) -> None:
@@ -70,29 +88,31 @@ def test_each_template_is_stored_before_it_is_used(objects: tuple[dict[str, Any]
     used = 0
     for obj in objects:
         if obj["kind"] == "ControllerRevision":
-            stored.append(obj["data"]["spec"]["template"])
-        if obj["kind"] == "Deployment":
+            stored += obj["data"]["spec"].values()
+        for template in _templates(obj):
             used += 1
-            assert obj["spec"]["template"] in stored
+            assert template in stored
     assert used == len(stored)
 
 
 def _containers(objects: tuple[dict[str, Any], ...]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for obj in objects:
-        if obj["kind"] == "Deployment":
-            pod = obj["spec"]["template"]["spec"]
+        for template in _templates(obj):
+            pod = template["spec"]
             for container in (*pod.get("initContainers", ()), *pod["containers"]):
                 yield pod, container
 
 
-def test_every_pod_meets_the_restricted_profile(objects: tuple[dict[str, Any], ...]) -> None:
+def test_every_pod_meets_the_restricted_profile(cr: dict[str, Any], objects: tuple[dict[str, Any], ...]) -> None:
+    on_nodes = any(role.get("hostNetwork") for role in cr["spec"]["roles"].values())
     allowed = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "projected", "secret"}
     for pod, container in _containers(objects):
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert not {"hostPID", "hostIPC"} & set(pod)
+        assert pod.get("hostNetwork", False) == (on_nodes and container["name"] == "engine")
         assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
         security = container["securityContext"]
         assert security["allowPrivilegeEscalation"] is False
@@ -147,9 +167,9 @@ def test_nothing_of_the_resource_leaks_into_children(cr: dict[str, Any], objects
 
 def test_selectors_pick_the_pods_they_should(objects: tuple[dict[str, Any], ...]) -> None:
     templates = {
-        obj["metadata"]["labels"]["app.kubernetes.io/component"]: obj["spec"]["template"]["metadata"]["labels"]
+        obj["metadata"]["labels"]["app.kubernetes.io/component"]: found[0]["metadata"]["labels"]
         for obj in objects
-        if obj["kind"] == "Deployment"
+        if (found := _templates(obj))
     }
     fields = {
         "Deployment": ("selector", "matchLabels"),

@@ -15,7 +15,7 @@ def settled(world: Any) -> Any:
 
 
 def down(world: Any, part: str) -> Any:
-    world.set_ready(world.deployment(part), 0)
+    world.set_ready(world.maker(part), 0)
     world.report()
     return world
 
@@ -23,7 +23,7 @@ def down(world: Any, part: str) -> Any:
 def test_pods_of_an_earlier_template_are_not_counted_as_the_new_one(settled: Any) -> None:
     # The Deployment of the router is one object over all revisions: in mid-roll its ready pod is the old one.
     settled.edit(router={"image": "registry/router:2"}).reconcile()
-    router = settled.deployment("router")
+    router = settled.maker("router")
     router["status"] |= {
         "observedGeneration": router["metadata"]["generation"],
         "replicas": 2,
@@ -44,7 +44,7 @@ def test_a_part_without_pods_outweighs_an_old_report(settled: Any, part: str) ->
     else:
         settled.role(part, replicas=0)
     settled.reconcile()
-    settled.set_ready(settled.deployment(part))
+    settled.set_ready(settled.maker(part))
     assert settled.verdict("Available") == ("False", "ScaledToZero")
     assert settled.verdict("Ready") == ("False", "ScaledToZero")
     assert settled.verdict("Reconciling") == ("False", "ScaledToZero"), "nothing is on its way"
@@ -54,7 +54,7 @@ def test_a_part_without_pods_outweighs_an_old_report(settled: Any, part: str) ->
 
 def test_encode_at_zero_says_that_vision_is_off(settled: Any) -> None:
     settled.role("encode", replicas=0).reconcile()
-    settled.set_ready(settled.deployment("encode"))
+    settled.set_ready(settled.maker("encode"))
     assert settled.verdict("EncodeReady") == ("True", "ScaledToZero")
     assert "requests with images are answered 503" in settled.condition("EncodeReady")["message"]
     assert settled.verdict("Ready") == ("True", "AllReady")

@@ -127,13 +127,13 @@ def test_a_role_that_rolls_after_an_upgrade_keeps_the_image_of_its_set(make_worl
 
 
 def image_of_router(world: Any) -> str:
-    return str(world.deployment("router")["spec"]["template"]["spec"]["containers"][0]["image"])
+    return str(world.maker("router")["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def test_deleting_a_stored_template_asks_for_a_new_one(make_world: Any) -> None:
     world = make_world().settle()
     world.settings = type(world.settings)(router_image="other:9", worker_image="other:9", version="9")
-    name = world.deployment("router")["metadata"]["labels"]["serving.epd.dev/revision"]
+    name = world.maker("router")["metadata"]["labels"]["serving.epd.dev/revision"]
     del world.children["ControllerRevision", f"demo-router-{name}"]
     assert templates(world)["router"]["spec"]["containers"][0]["image"] == "other:9"
 

@@ -19,14 +19,14 @@ def pruned(world: Any) -> set[str]:
 
 
 def new_and_old(world: Any, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    new = world.deployment(part)
-    old = next(d for d in world.deployments(part) if d is not new)
+    new = world.maker(part)
+    old = next(d for d in world.makers(part) if d is not new)
     return new, old
 
 
 def bring_up(world: Any, *parts: str) -> None:
     for part in parts:
-        world.set_ready(world.deployment(part))
+        world.set_ready(world.maker(part))
 
 
 def test_the_old_set_serves_until_the_new_one_is_routable(rolling: Any) -> None:
@@ -53,7 +53,7 @@ def test_a_worker_that_is_ready_and_not_routable_holds_the_old_set(rolling: Any)
     rolling.reconcile()
     bring_up(rolling, "encode", "prefill", "decode")
     rolling.report()
-    revision = rolling.deployment("decode")["metadata"]["labels"]["serving.epd.dev/revision"]
+    revision = rolling.maker("decode")["metadata"]["labels"]["serving.epd.dev/revision"]
     worker = next(w for w in rolling.routers[0]["workers"] if w["revision"] == revision)
     worker["routable"] = False
     assert pruned(rolling) == set()
@@ -80,13 +80,13 @@ def test_silent_registrars_confirm_nothing(rolling: Any) -> None:
 
 
 def test_going_back_finds_the_old_set_where_it_was(rolling: Any) -> None:
-    before = {d["metadata"]["name"] for d in rolling.deployments("prefill")}
+    before = {d["metadata"]["name"] for d in rolling.makers("prefill")}
     rolling.reconcile()
     abandoned = new_and_old(rolling, "prefill")[0]["metadata"]["name"]
     bring_up(rolling, "prefill")
     rolling.edit(model={})
     assert f"Deployment/{abandoned}" in pruned(rolling)
-    assert {d["metadata"]["name"] for d in rolling.deployments("prefill")} == before
+    assert {d["metadata"]["name"] for d in rolling.makers("prefill")} == before
     assert rolling.verdict("Ready") == ("True", "AllReady")
 
 
@@ -96,7 +96,7 @@ def test_a_set_that_never_came_up_makes_room_at_once(rolling: Any) -> None:
     rolling.edit(model={"servedName": "newer"})
     first = pruned(rolling)
     assert {f"Deployment/{given_up}", f"ControllerRevision/{given_up}"} <= first
-    assert len(rolling.deployments("prefill")) == 2, "the serving revision stays"
+    assert len(rolling.makers("prefill")) == 2, "the serving revision stays"
 
 
 def test_half_a_set_that_was_given_up_makes_room_at_once(rolling: Any) -> None:
@@ -104,10 +104,10 @@ def test_half_a_set_that_was_given_up_makes_room_at_once(rolling: Any) -> None:
     rolling.reconcile()
     bring_up(rolling, "encode", "decode")
     rolling.report()
-    given_up = {rolling.deployment(part)["metadata"]["name"] for part in ("encode", "prefill", "decode")}
+    given_up = {rolling.maker(part)["metadata"]["name"] for part in ("encode", "prefill", "decode")}
     rolling.edit(model={"servedName": "newer"})
     assert {name.partition("/")[2] for name in pruned(rolling)} == given_up
-    assert len(rolling.deployments("decode")) == 2, "the serving revision stays"
+    assert len(rolling.makers("decode")) == 2, "the serving revision stays"
 
 
 def test_a_serving_set_survives_a_moment_without_ready_pods(rolling: Any) -> None:
@@ -121,8 +121,8 @@ def test_one_role_rolls_alone(world: Any) -> None:
     world.settle()
     world.role("prefill", env={"A": "b"})
     assert pruned(world) == set()
-    assert len(world.deployments("prefill")) == 2
-    assert len(world.deployments("decode")) == 1
+    assert len(world.makers("prefill")) == 2
+    assert len(world.makers("decode")) == 1
     bring_up(world, "prefill")
     world.report()
     assert {name.partition("/")[0] for name in pruned(world)} == {"Deployment", "ControllerRevision"}
@@ -136,7 +136,7 @@ def test_a_role_that_left_the_spec_goes_with_everything_that_was_its_own(world: 
     world.report()
     kinds = {name.partition("/")[0] for name in pruned(world) if "encode" in name}
     assert kinds == {"Deployment", "ControllerRevision", "PodDisruptionBudget", "NetworkPolicy"}
-    assert world.deployments("encode") == []
+    assert world.makers("encode") == []
 
 
 def test_a_role_that_left_the_spec_keeps_its_budget_and_policy_while_it_serves(world: Any) -> None:

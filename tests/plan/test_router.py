@@ -80,7 +80,7 @@ def test_no_limit_of_requests_is_left_to_the_router(world: Any) -> None:
 def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
     world.edit(router={"apiKeySecret": {"name": "client", "key": "token"}})
     world.reconcile()
-    spec = world.deployment("router")["spec"]["template"]["spec"]
+    spec = world.maker("router")["spec"]["template"]["spec"]
     mounting = [c["name"] for c in spec["containers"] if any(m["name"] == "epd-api-key" for m in c["volumeMounts"])]
     assert mounting == ["router"]
     command = spec["containers"][0]["command"]
@@ -92,7 +92,7 @@ def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
 def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: Path) -> None:
     world.edit(router={"apiKeySecret": {"name": "client", "key": "token"}})
     world.reconcile()
-    spec = world.deployment("router")["spec"]["template"]["spec"]
+    spec = world.maker("router")["spec"]["template"]["spec"]
     router, registrar = spec["containers"]
     parse = main._parser().parse_args
     assert registrar["command"] == ["epd-registrar"]

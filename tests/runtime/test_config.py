@@ -21,6 +21,12 @@ def test_defaults() -> None:
     assert config.identity.startswith("pod-1_")
     assert config.user_agent == f"epd-operator/0.1.0 ({config.identity})"
     assert (config.metrics_port, config.probes_port) == (8080, 8090)
+    assert config.rdma_resource == "rdma/ib"
+
+
+def test_a_cluster_may_call_its_rdma_devices_otherwise() -> None:
+    config = from_environment({"EPD_RDMA_RESOURCE": "rdma/hca_shared_devices_a"})
+    assert config.rdma_resource == "rdma/hca_shared_devices_a"
 
 
 def test_two_runs_of_one_pod_have_two_identities() -> None:
@@ -34,10 +40,11 @@ def test_namespaces_are_sorted_and_cleaned() -> None:
 
 def test_every_fault_at_once() -> None:
     environ = {"EPD_WATCH_NAMESPACE": "ok,Not_Ok", "EPD_WORKERS": "0", "EPD_METRICS_PORT": "http"}
+    environ["EPD_RDMA_RESOURCE"] = "infiniband"
     with pytest.raises(ConfigError) as caught:
         from_environment(environ)
     text = str(caught.value)
-    assert len(text.splitlines()) == 3
+    assert len(text.splitlines()) == 4
     for part in ("EPD_WATCH_NAMESPACE: 'Not_Ok'", "EPD_WORKERS: '0'", "EPD_METRICS_PORT: 'http'"):
         assert part in text
 

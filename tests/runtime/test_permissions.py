@@ -8,14 +8,14 @@ import pytest
 
 from epd_operator.plan import Observed, Settings, plan
 from epd_operator.runtime.permissions import PERMISSIONS
-from epd_operator.runtime.scope import OWNED, WATCHED, kind_of
+from epd_operator.runtime.scope import OPTIONAL, OWNED, WATCHED, kind_of
 
 
 def granted(group: str, resource: str) -> set[str]:
     return {verb for rule in PERMISSIONS if rule.group == group and resource in rule.resources for verb in rule.verbs}
 
 
-@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.resource)
+@pytest.mark.parametrize("kind", [*WATCHED, *OPTIONAL], ids=lambda kind: kind.resource)
 def test_everything_watched_may_be_listed_and_watched(kind: Any) -> None:
     assert {"list", "watch"} <= granted(kind.group, kind.plural)
 
@@ -31,8 +31,9 @@ def test_every_planned_kind_is_watched_and_granted() -> None:
         "kind": "DeepSeekV41Deployment",
         "metadata": {"name": "demo", "namespace": "ns", "uid": "u", "generation": 1},
         "spec": {
-            "engine": {"type": "Reference", "version": "0.1"},
-            "roles": {"encode": {}, "prefill": {}, "decode": {}},
+            "model": {"path": "/weights"},
+            "engine": {"type": "SGLang", "version": "0.5.23", "platform": "cuda-sm90", "image": "sglang:1"},
+            "roles": {"prefill": {"nodes": 2, "args": {"tp-size": 16}}, "decode": {}},
         },
     }
     observed = Observed((), (), (), (), (), datetime(2026, 1, 1, tzinfo=UTC))

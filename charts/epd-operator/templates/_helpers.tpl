@@ -47,6 +47,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 - apiGroups: [apps]
   resources: [controllerrevisions, deployments]
   verbs: [get, list, watch, create, patch, delete]
+# Roles whose engine spans nodes; a rule for an API that the cluster lacks grants nothing.
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from epd_operator.api import quantity
 from epd_operator.api.names import BOOTSTRAP_PORT, RoleName
 
 if TYPE_CHECKING:
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
     from epd_operator.api.deployment import DeepSeekV41Deployment, Spec
     from epd_operator.api.pod import PodOverrides
     from epd_operator.api.role import Role, SecretKey
-    from epd_operator.engines.profile import Profile
+    from epd_operator.engines.profile import Facts, Profile
 
+SHM_MIB = 32 * 1024
+SHM = "32Gi"
+MIB = 2**20
 ROUTER_CPU = "1"
 ROUTER_MEMORY = "512Mi"
 ROUTER_TIMEOUT_SECONDS = 1800
@@ -26,21 +30,31 @@ class EffectiveRole:
     """One declared role with nothing left open.
 
     Attributes:
-        replicas: pods; 1 when the user gave no count.
+        replicas: pods, or groups of pods; 1 when the user gave no count.
+        nodes: pods of one engine; above 1 they form a group.
         cpu: request, a quantity.
         memory: request and limit, a quantity.
-        args: the profile's defaults for the role, overlaid with the user's, then with what other fields imply.
+        gpu: GPUs of a pod.
+        shm: size of /dev/shm, a quantity; None for what the container runtime gives.
+        rdma: RDMA devices of a pod.
+        args: the user's flags, overlaid with what other fields imply; the engine has its own defaults for the rest.
+        host_network: the pods use their node's network.
         startup_minutes: budget of the startup probe.
         grace_seconds: terminationGracePeriodSeconds.
     """
 
     name: RoleName
     replicas: int
+    nodes: int
     cpu: str
     memory: str
+    gpu: int
+    shm: str | None
+    rdma: int
     args: Mapping[str, Any]
     env: Mapping[str, str]
     secret_env: Mapping[str, SecretKey]
+    host_network: bool
     startup_minutes: int
     grace_seconds: int
     pod: PodOverrides
@@ -69,8 +83,9 @@ class Effective:
     """A spec with nothing left open, except the image: None stands for the operator release's own.
 
     Attributes:
-        page_size: tokens in a key/value page, as prefill and decode resolve it.
-        context_length: tokens of prompt plus answer, the smaller of prefill and decode.
+        facts: what the engine makes of it.
+        acknowledged: ids of rules whose refusal the user overrides.
+        fetches: whether engine pods read from outside the cluster.
         roles: declared roles only, in the order encode, prefill, decode.
     """
 
@@ -86,8 +101,9 @@ class Effective:
     model_revision: str | None
     transfer_backend: str
     bootstrap_port: int
-    page_size: int
-    context_length: int
+    facts: Facts
+    acknowledged: tuple[str, ...]
+    fetches: bool
     roles: Mapping[RoleName, EffectiveRole]
     router: EffectiveRouter
     network_policy: bool
@@ -97,13 +113,23 @@ class Effective:
         """The longest time any role gives its running requests to end."""
         return max(role.grace_seconds for role in self.roles.values())
 
+    @property
+    def host_network(self) -> bool:
+        """Whether any role uses its nodes' network."""
+        return any(role.host_network for role in self.roles.values())
+
     def published(self) -> dict[str, Any]:
         """The part that `status.effective` shows."""
-        return {
+        shm = {name: role.shm for name, role in self.roles.items() if role.shm is not None}
+        shown = {
             "servedName": self.served_name,
-            "contextLength": self.context_length,
-            "pageSize": self.page_size,
+            "contextLength": self.facts.context_length,
+            "pageSize": self.facts.page_size,
+            "replay": self.facts.replay,
+            "kvLayout": self.facts.kv_layout,
+            "shm": shm or None,
         }
+        return {name: value for name, value in shown.items() if value is not None}
 
 
 def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
@@ -115,7 +141,7 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
     """
     spec = document.spec
     roles = {name: _role(name, role, spec, profile) for name, role in spec.roles.declared().items()}
-    serving = [roles["prefill"].args, roles["decode"].args]
+    args = {name: role.args for name, role in roles.items()}
     return Effective(
         name=document.metadata.name,
         engine_type=spec.engine.type,
@@ -129,8 +155,9 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
         model_revision=spec.model.revision,
         transfer_backend=spec.transfer.backend or profile.default_transfer,
         bootstrap_port=spec.transfer.bootstrap_port or BOOTSTRAP_PORT,
-        page_size=profile.page_size(serving[0]),
-        context_length=min(profile.context_length(args) for args in serving),
+        facts=profile.facts(spec, args),
+        acknowledged=tuple(sorted(spec.engine.acknowledge)),
+        fetches=profile.fetches(spec),
         roles=MappingProxyType(roles),
         router=_router(document),
         network_policy=spec.network_policy.enabled,
@@ -141,19 +168,35 @@ def _role(name: RoleName, role: Role, spec: Spec, profile: Profile) -> Effective
     default = profile.default_resources(name)
     given = role.pod.termination_grace_period_seconds
     grace = profile.default_grace_seconds if given is None else given
-    derived = profile.derived_args(name, spec, grace)
+    args = {**role.args, **profile.derived_args(name, spec, grace)}
+    memory = role.resources.memory or default.memory
+    gpu = profile.gpus(args, role.nodes) if role.resources.gpu is None else role.resources.gpu
     return EffectiveRole(
         name=name,
         replicas=1 if role.replicas is None else role.replicas,
+        nodes=role.nodes,
         cpu=role.resources.cpu or default.cpu,
-        memory=role.resources.memory or default.memory,
-        args=MappingProxyType({**profile.default_args(name), **role.args, **derived}),
+        memory=memory,
+        gpu=gpu,
+        shm=role.resources.shm or (_shm(memory) if gpu else None),
+        rdma=role.resources.rdma or 0,
+        args=MappingProxyType(args),
         env=MappingProxyType(dict(role.env)),
         secret_env=MappingProxyType(dict(role.secret_env)),
+        host_network=role.host_network,
         startup_minutes=role.startup_minutes or profile.default_startup_minutes,
         grace_seconds=grace,
         pod=role.pod,
     )
+
+
+def _shm(memory: str) -> str:
+    """Default size of /dev/shm, at most half of the memory that it counts against.
+
+    The 64 MiB of a container runtime are too few for the ranks of several GPUs to talk through.
+    """
+    half = int((quantity.parse(memory) or 0) / 2 / MIB)
+    return SHM if half >= SHM_MIB else f"{half}Mi"
 
 
 def _router(document: DeepSeekV41Deployment) -> EffectiveRouter:

@@ -56,7 +56,7 @@ class Role(Base):
     replicas: Replicas | None = None
     """Number of pods, or of groups of pods when nodes is above 1; default 1."""
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Pods that form one engine, each on its own node; above 1 they run as a LeaderWorkerSet."""
+    """Pods that form one engine; above 1 they run as a LeaderWorkerSet."""
     resources: RoleResources = RoleResources()
     """CPU, memory and devices of a pod; default by engine."""
     args: Arguments = Field(default_factory=dict)

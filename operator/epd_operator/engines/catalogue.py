@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from epd_operator.engines.profile import Profile, UnknownProfile
 from epd_operator.engines.reference import REFERENCE
+from epd_operator.engines.sglang.profile import SGLANG
+from epd_operator.engines.version import Refusal, resolve
 
-PROFILES: tuple[Profile, ...] = (REFERENCE,)
+if TYPE_CHECKING:
+    from epd_operator.engines.version import Policy
+
+PROFILES: tuple[Profile, ...] = (REFERENCE, *SGLANG)
 
 
-def lookup(engine_type: str, version: str) -> Profile | UnknownProfile:
-    """The profile of exactly this engine and version.
+def lookup(engine_type: str, version: str, policy: Policy = "Strict") -> Profile | UnknownProfile:
+    """The profile that an engine version runs under.
 
     Args:
         engine_type: spec.engine.type.
         version: spec.engine.version.
+        policy: spec.engine.versionPolicy; under `Nearest` the profile's version may be a lower one.
     """
     known = {profile.version: profile for profile in PROFILES if profile.engine_type == engine_type}
     if version in known:
         return known[version]
-    available = ", ".join(f"{profile.engine_type} {profile.version}" for profile in PROFILES)
-    if known:
-        message = f'spec.engine.version "{version}" is not known for {engine_type}: use {" or ".join(sorted(known))}'
-    else:
-        message = f"spec.engine.type {engine_type} has no profile in this release: available are {available}"
-    return UnknownProfile(engine_type=engine_type, version=version, known=tuple(sorted(known)), message=message)
+    if engine_type != "SGLang":
+        names = " or ".join(sorted(known))
+        message = f'spec.engine.version "{version}" is not known for {engine_type}: use {names}'
+        return UnknownProfile(engine_type, version, tuple(sorted(known)), message)
+    found = resolve(version, policy)
+    if isinstance(found, Refusal):
+        return UnknownProfile(engine_type, version, tuple(known), found.message)
+    return known[found.version]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from epd_operator.api.fault import Fault
+from epd_operator.engines.commandline import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +14,7 @@ if TYPE_CHECKING:
     from epd_operator.api.deployment import Spec
     from epd_operator.api.names import RoleName
     from epd_operator.api.role import Role
-
-ArgType: TypeAlias = Literal["int", "float", "bool", "str"]
-_ACCEPTS: Mapping[ArgType, Callable[[Any], bool]] = {
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "bool": lambda value: isinstance(value, bool),
-    "str": lambda value: isinstance(value, str) and value != "",
-}
+    from epd_operator.engines.flag import Catalogue
 
 
 class Images(Protocol):
@@ -30,29 +23,6 @@ class Images(Protocol):
     @property
     def worker_image(self) -> str:
         """Image of the Reference engine."""
-
-
-@dataclass(frozen=True)
-class ArgSpec:
-    """One engine flag.
-
-    Attributes:
-        type: what a value must be.
-        help: what the flag does, one line.
-        identity: prefill, decode and encode pods must agree on it (it enters the compatibility key).
-        owned_by: the field that sets it, for flags that `args` must not hold; None for a user's flag.
-        default: value when the user gives none; None when the engine decides.
-        minimum: smallest number allowed.
-        maximum: largest number allowed.
-    """
-
-    type: ArgType
-    help: str
-    identity: bool = False
-    owned_by: str | None = None
-    default: Any = None
-    minimum: float | None = None
-    maximum: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,19 +42,54 @@ class DefaultResources:
 
 
 @dataclass(frozen=True)
+class Hardware:
+    """What a platform means to Kubernetes.
+
+    Attributes:
+        gpu: name of the extended resource of one GPU, which is also the key of the taint on such nodes; None when the
+            platform has none.
+    """
+
+    gpu: str | None = None
+
+
+@dataclass(frozen=True)
 class Context:
     """What a command line needs to know beyond the role.
 
     Attributes:
-        args: effective flags of the role (defaults and the user's).
+        document: the spec as written, with defaults of the schema, and `metadata.name` in it.
+        platform: what its pods run on.
+        args: effective flags of the role (the user's, and what other fields imply).
         layout_key: what two pods must share before they exchange pages: the compatibility key.
+        nodes: pods of one engine; above 1 each of them is started with this command line.
     """
 
+    document: Mapping[str, Any]
+    platform: str
     served_name: str
     model_path: str | None
     bootstrap_port: int
     args: Mapping[str, Any]
     layout_key: str
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an engine makes of a spec, as far as users want to see it.
+
+    Attributes:
+        page_size: tokens in a key/value page.
+        context_length: tokens of prompt plus answer, the smaller of prefill and decode.
+        replay: `On` or `Off`, whether prefill runs decoder bounded replay; None when nothing is known or there is none.
+        kv_layout: how pages are laid out; None when there is only one way.
+    """
+
+    page_size: int
+    context_length: int
+    replay: str | None = None
+    kv_layout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,32 +134,55 @@ class Profile:
     Attributes:
         roles: roles that the engine can run.
         capabilities: named abilities, such as `vision-encode`.
-        default_platform: platform when the user gives none.
+        platforms: hardware by platform; the first is the default where the user need not give one.
         transfers: transfer back ends; the first is the default.
         catalogue: per role, every flag that the engine knows.
         resources: per role, default quantities.
         environment: container variables that the operator sets, as Kubernetes spells them.
+        defaults: variables that the operator sets where the user sets no other value.
+        metrics: what scaling wants to know -> name of the engine's metric; empty when it has none.
         pre_stop_seconds: how long a pod keeps serving after it left the endpoints.
+        program: first words of a command line.
+        options: every flag of a command line, by full name.
+        gpus: GPUs that a pod needs when the user gives no count, from effective flags and the number of nodes.
+        role_probes: probes by name, from the role, the minutes to start, and whether the pod leads its group.
+        derive: flags of the operator's whose values follow from other fields of the spec.
+        agree: what all roles must agree on beyond image, weights and transfer, from the spec, a role and its effective
+            flags; only what differs from the defaults of the version.
+        look: what the engine makes of a spec and the effective flags of its roles.
+        fetches: whether pods read from outside the cluster (weights of a hub, pictures by their address).
     """
 
     engine_type: str
     version: str
     roles: tuple[RoleName, ...]
     capabilities: frozenset[str]
-    default_platform: str
+    platforms: Mapping[str, Hardware]
     transfers: tuple[str, ...]
-    catalogue: Mapping[RoleName, Mapping[str, ArgSpec]]
+    catalogue: Mapping[RoleName, Catalogue]
     resources: Mapping[RoleName, DefaultResources]
     default_startup_minutes: int
     default_grace_seconds: int
     pre_stop_seconds: int
-    argv: Callable[[RoleName, Context], list[str]] = field(repr=False)
+    program: tuple[str, ...]
+    options: Callable[[RoleName, Context], Mapping[str, Any]] = field(repr=False)
     image: Callable[[Images], str | None] = field(repr=False)
     role_ports: Callable[[RoleName, int], tuple[Port, ...]] = field(repr=False)
-    role_probes: Callable[[RoleName, int], Mapping[str, Probe]] = field(repr=False)
+    role_probes: Callable[[RoleName, int, bool], Mapping[str, Probe]] = field(repr=False)
     derive: Callable[[RoleName, Spec, int], Mapping[str, Any]] = field(repr=False)
+    agree: Callable[[Spec, RoleName, Mapping[str, Any]], Mapping[str, Any]] = field(repr=False)
+    look: Callable[[Spec, Mapping[RoleName, Mapping[str, Any]]], Facts] = field(repr=False)
+    fetches: Callable[[Spec], bool] = field(repr=False)
+    gpus: Callable[[Mapping[str, Any], int], int] = field(repr=False, default=lambda _args, _nodes: 0)
     environment: tuple[Mapping[str, Any], ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
     refuse: Callable[[Spec], Sequence[Fault]] = field(repr=False, default=lambda _spec: ())
+
+    @property
+    def default_platform(self) -> str:
+        """Platform when the user gives none."""
+        return next(iter(self.platforms))
 
     @property
     def default_transfer(self) -> str:
@@ -165,29 +193,31 @@ class Profile:
         """Image when the user gives none; None when the user must give one."""
         return self.image(settings)
 
-    def args(self, role: RoleName) -> Mapping[str, ArgSpec]:
+    def hardware(self, platform: str) -> Hardware:
+        """What a platform of this engine means to Kubernetes."""
+        return self.platforms[platform]
+
+    def args(self, role: RoleName) -> Catalogue:
         """Every flag that a role knows, by full name without dashes."""
         return self.catalogue[role]
-
-    def default_args(self, role: RoleName) -> dict[str, Any]:
-        """Flags with a default of the profile's."""
-        return {
-            name: spec.default
-            for name, spec in self.args(role).items()
-            if spec.default is not None and spec.owned_by is None
-        }
 
     def derived_args(self, role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
         """Flags of the operator's whose values follow from other fields of the spec."""
         return dict(self.derive(role, spec, grace_seconds))
 
-    def identity(self, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags of effective `args` on which the roles must agree."""
-        return {name: args[name] for name, spec in self.args(role).items() if spec.identity and name in args}
+    def identity(self, spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
+        """What the roles must agree on, as one role has it; only what differs from the defaults of this version.
+
+        Args:
+            spec: the whole spec.
+            role: a declared role.
+            args: its effective flags.
+        """
+        return dict(self.agree(spec, role, args))
 
     def command(self, role: RoleName, context: Context) -> list[str]:
         """The whole command line; its first word is the program."""
-        return self.argv(role, context)
+        return [*self.program, *render(self.options(role, context), self.args(role))]
 
     def env(self, role: RoleName) -> list[dict[str, Any]]:
         """Variables that the operator sets for a role."""
@@ -197,21 +227,28 @@ class Profile:
         """Named ports of a role's container."""
         return self.role_ports(role, bootstrap_port)
 
-    def probes(self, role: RoleName, startup_minutes: int) -> dict[str, dict[str, Any]]:
-        """The container's startupProbe, readinessProbe and livenessProbe."""
-        return {name: probe.manifest() for name, probe in self.role_probes(role, startup_minutes).items()}
+    def probes(self, role: RoleName, startup_minutes: int, *, leads: bool = True) -> dict[str, dict[str, Any]]:
+        """The container's startupProbe, readinessProbe and livenessProbe.
+
+        Args:
+            role: the pod's role.
+            startup_minutes: budget of the startup probe.
+            leads: whether the pod answers for its group; only where an engine spans pods some do not.
+        """
+        return {name: probe.manifest() for name, probe in self.role_probes(role, startup_minutes, leads).items()}
 
     def default_resources(self, role: RoleName) -> DefaultResources:
         """Quantities for a role whose user gave none."""
         return self.resources[role]
 
-    def page_size(self, args: Mapping[str, Any]) -> int:
-        """Tokens in a key/value page under effective prefill or decode flags."""
-        return int(args["page-size"])
+    def facts(self, spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
+        """What the engine makes of a spec.
 
-    def context_length(self, args: Mapping[str, Any]) -> int:
-        """Longest prompt plus answer in tokens under effective prefill or decode flags."""
-        return int(args["context-length"])
+        Args:
+            spec: the whole spec.
+            args: effective flags of every declared role.
+        """
+        return self.look(spec, args)
 
     def check(self, spec: Spec) -> list[Fault]:
         """Everything that this engine would refuse, and everything in `args` that the operator owns."""
@@ -236,17 +273,18 @@ class Profile:
 
     def _check_args(self, role: RoleName, declared: Role) -> Iterator[Fault]:
         known = self.args(role)
-        settable = [name for name, spec in known.items() if spec.owned_by is None]
         for name, value in declared.args.items():
             place = f"spec.roles.{role}.args.{name}"
-            if name not in known:
-                near = difflib.get_close_matches(name.lstrip("-"), settable, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known for {role}: {', '.join(sorted(settable))}"
-                yield Fault(place, value, f"{self._label} has no such flag for {role}: {hint}")
-            elif (owner := known[name].owned_by) is not None:
-                yield Fault(place, value, f"belongs to the operator: remove it; {owner}")
-            else:
-                yield from _check_value(place, value, known[name])
+            flag = known.find(name)
+            if flag is None:
+                says, way_out = known.advise(name)
+                yield Fault(place, value, f"{says}: {way_out}")
+            elif flag.owner is not None:
+                owner = flag.owner.replace("<role>", role)
+                sets = f"{owner} sets it" if owner.startswith("spec.") else owner
+                yield Fault(place, value, f"belongs to the operator: remove it; {sets}")
+            elif (fault := flag.fault(value)) is not None:
+                yield Fault(place, value, fault)
 
     def _check_env(self, role: RoleName, declared: Role) -> Iterator[Fault]:
         owned = {entry["name"] for entry in self.environment}
@@ -260,25 +298,16 @@ class Profile:
         """Identity flags must be equal on all roles that know them: a mismatch would be found by dying pods."""
         seen: dict[str, tuple[RoleName, Any]] = {}
         for role in sorted(set(declared) & set(self.roles), key=self.roles.index):
-            args = {**self.default_args(role), **declared[role].args}
-            for name, value in self.identity(role, args).items():
-                if any(_check_value("", value, self.args(role)[name])):
+            known = self.args(role)
+            for flag in (known[name] for name in known if known[name].identity and known[name].owner is None):
+                value = declared[role].args.get(flag.name, flag.default)
+                if flag.fault(value) is not None:
                     continue  # wrong by itself: what it should agree with is not known
-                other, before = seen.setdefault(name, (role, value))
+                other, before = seen.setdefault(flag.name, (role, value))
                 if value != before:
                     yield Fault(
-                        f"spec.roles.{role}.args.{name}",
+                        f"spec.roles.{role}.args.{flag.name}",
                         value,
-                        f"must equal spec.roles.{other}.args.{name}, which is {before!r}: "
+                        f"must equal spec.roles.{other}.args.{flag.name}, which is {before!r}: "
                         "pods with different values cannot share pages, so set both alike",
                     )
-
-
-def _check_value(place: str, value: Any, spec: ArgSpec) -> Iterator[Fault]:
-    if not _ACCEPTS[spec.type](value):
-        words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a string, not empty"}
-        yield Fault(place, value, f"must be {words[spec.type]}")
-    elif spec.minimum is not None and value < spec.minimum:
-        yield Fault(place, value, f"must be at least {spec.minimum:g}")
-    elif spec.maximum is not None and value > spec.maximum:
-        yield Fault(place, value, f"must be at most {spec.maximum:g}")

@@ -6,67 +6,89 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api.fault import Fault
 from epd_operator.api.names import BOOTSTRAP_PORT, ENCODER_PORT, HTTP_PORT, RoleName
-from epd_operator.engines.profile import ArgSpec, Context, DefaultResources, Images, Port, Probe, Profile
+from epd_operator.engines.flag import Catalogue, FlagSpec
+from epd_operator.engines.profile import Context, DefaultResources, Facts, Hardware, Images, Port, Probe, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.api.deployment import Spec
 
-PROGRAM: Final = "epd-reference"
+_VERSION: Final = "0.1"
 
 PRE_STOP_SECONDS: Final = 7
 _EXIT_SECONDS: Final = 3
 """From the end of draining to the end of the process."""
 
-_SHARED: Final[Mapping[str, ArgSpec]] = {
-    "max-running-requests": ArgSpec("int", "requests computed at once", default=16, minimum=1),
-    "max-queued-requests": ArgSpec("int", "requests that may wait; more are answered 503", default=64, minimum=1),
-    "seed": ArgSpec("int", "seed of the weights", identity=True, default=0, minimum=0),
-    "image-timeout": ArgSpec("float", "seconds to fetch one image", minimum=0.01),
-    "max-image-bytes": ArgSpec("int", "largest image file", minimum=1),
-    "max-images": ArgSpec("int", "most images in one request", minimum=1),
-}
-_SERVING: Final[Mapping[str, ArgSpec]] = {
-    **_SHARED,
-    "context-length": ArgSpec("int", "most tokens of prompt plus answer", default=8192, minimum=16, maximum=2**20),
-    "page-size": ArgSpec("int", "tokens in a key/value page", identity=True, default=64, minimum=1, maximum=4096),
-    "chunked-prefill-size": ArgSpec("int", "prompt tokens computed in one step", default=512, minimum=1),
-    "max-total-tokens": ArgSpec("int", "tokens that all pages hold together", default=65536, minimum=1),
-    "handshake-timeout": ArgSpec("float", "seconds to wait for the other half of a request", minimum=0.01),
-    "silence-timeout": ArgSpec("float", "seconds of silence before a peer counts as lost", minimum=0.01),
-}
-_PREFILL: Final[Mapping[str, ArgSpec]] = {
-    **_SERVING,
-    "encode-timeout": ArgSpec("float", "seconds for one try at one encode server", minimum=0.01),
-    "encoder-probe-interval": ArgSpec("float", "seconds between health probes of encode servers", minimum=0.01),
-}
-_OWNED: Final[Mapping[str, ArgSpec]] = {
-    "role": ArgSpec("str", "which role the process plays", owned_by="the place under spec.roles sets it"),
-    "host": ArgSpec("str", "address to listen on", owned_by="engine pods always listen on their own address"),
-    "port": ArgSpec("int", "port to listen on", owned_by=f"it is always {HTTP_PORT}"),
-    "served-model-name": ArgSpec("str", "name that clients send", owned_by="spec.model.servedName sets it"),
-    "model-path": ArgSpec("str", "directory of the checkpoint", owned_by="spec.model.path sets it"),
-    "bootstrap-port": ArgSpec("int", "port of the bootstrap server", owned_by="spec.transfer.bootstrapPort sets it"),
-    "encoder-bootstrap-port": ArgSpec("int", "port of encoder registration", owned_by=f"it is always {ENCODER_PORT}"),
-    "advertise-host": ArgSpec("str", "address that peers dial", owned_by="it is always the pod's address"),
-    "layout-key": ArgSpec("str", "what peers must share", owned_by="it is the compatibility key of the set"),
-    "drain-timeout": ArgSpec(
-        "float",
-        "seconds that requests may go on after SIGTERM",
-        owned_by="pod.terminationGracePeriodSeconds of the role sets it",
+_SHARED: Final = (
+    FlagSpec("max-running-requests", type="int", default=16, minimum=1, help="requests computed at once"),
+    FlagSpec(
+        "max-queued-requests", type="int", default=64, minimum=1, help="requests that may wait; more are answered 503"
     ),
-}
-# Prefill and decode read the same prompt: one that takes images and one that refuses them must never be paired.
-_VISION: Final[Mapping[str, ArgSpec]] = {
-    "vision": ArgSpec(
-        "str",
-        "where images are encoded",
+    FlagSpec("seed", type="int", default=0, minimum=0, identity=True, help="seed of the weights"),
+    FlagSpec("image-timeout", type="float", minimum=0.01, help="seconds to fetch one image"),
+    FlagSpec("max-image-bytes", type="int", minimum=1, help="largest image file"),
+    FlagSpec("max-images", type="int", minimum=1, help="most images in one request"),
+)
+_SERVING: Final = (
+    *_SHARED,
+    FlagSpec(
+        "context-length",
+        type="int",
+        default=8192,
+        minimum=16,
+        maximum=2**20,
+        help="most tokens of prompt plus answer",
+    ),
+    FlagSpec(
+        "page-size",
+        type="int",
+        default=64,
+        minimum=1,
+        maximum=4096,
         identity=True,
-        owned_by="the presence of spec.roles.encode sets it",
-        default="remote",
-    )
-}
+        help="tokens in a key/value page",
+    ),
+    FlagSpec("chunked-prefill-size", type="int", default=512, minimum=1, help="prompt tokens computed in one step"),
+    FlagSpec("max-total-tokens", type="int", default=65536, minimum=1, help="tokens that all pages hold together"),
+    FlagSpec("handshake-timeout", type="float", minimum=0.01, help="seconds to wait for the other half of a request"),
+    FlagSpec("silence-timeout", type="float", minimum=0.01, help="seconds of silence before a peer counts as lost"),
+)
+_PREFILL: Final = (
+    *_SERVING,
+    FlagSpec("encode-timeout", type="float", minimum=0.01, help="seconds for one try at one encode server"),
+    FlagSpec("encoder-probe-interval", type="float", minimum=0.01, help="seconds between probes of encode servers"),
+)
+_OWNED: Final = (
+    FlagSpec("role", owner="the place under spec.roles sets it", help="which role the process plays"),
+    FlagSpec("host", owner="engine pods always listen on their own address", help="address to listen on"),
+    FlagSpec("port", type="int", owner=f"it is always {HTTP_PORT}", help="port to listen on"),
+    FlagSpec("served-model-name", owner="spec.model.servedName", help="name that clients send"),
+    FlagSpec("model-path", owner="spec.model.path", help="directory of the checkpoint"),
+    FlagSpec("bootstrap-port", type="int", owner="spec.transfer.bootstrapPort", help="port of the bootstrap server"),
+    FlagSpec(
+        "encoder-bootstrap-port",
+        type="int",
+        owner=f"it is always {ENCODER_PORT}",
+        help="port of encoder registration",
+    ),
+    FlagSpec("advertise-host", owner="it is always the pod's address", help="address that peers dial"),
+    FlagSpec("layout-key", owner="it is the compatibility key of the set", help="what peers must share"),
+    FlagSpec(
+        "drain-timeout",
+        type="float",
+        owner="spec.roles.<role>.pod.terminationGracePeriodSeconds",
+        help="seconds that requests may go on after SIGTERM",
+    ),
+)
+# Prefill and decode read the same prompt: one that takes images and one that refuses them must never be paired.
+_VISION: Final = FlagSpec(
+    "vision", default="remote", identity=True, owner="spec.roles.encode", help="where images are encoded"
+)
+
+
+def _catalogue(*flags: FlagSpec) -> Catalogue:
+    return Catalogue(_VERSION, {flag.name: flag for flag in flags}, {})
 
 
 def _derive(role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
@@ -76,8 +98,9 @@ def _derive(role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
     return {**drain, "vision": "off" if spec.roles.encode is None else "remote"}
 
 
-def _argv(role: RoleName, context: Context) -> list[str]:
-    flags: dict[str, Any] = {
+def _options(role: RoleName, context: Context) -> dict[str, Any]:
+    return {
+        **context.args,
         "role": role,
         "host": "0.0.0.0",
         "port": HTTP_PORT,
@@ -85,11 +108,33 @@ def _argv(role: RoleName, context: Context) -> list[str]:
         "served-model-name": context.served_name,
         "bootstrap-port": context.bootstrap_port,
         "encoder-bootstrap-port": ENCODER_PORT,
-        **({"model-path": context.model_path} if context.model_path else {}),
+        "model-path": context.model_path,
         "layout-key": context.layout_key,
-        **{name: context.args[name] for name in sorted(context.args)},
     }
-    return [PROGRAM, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))]
+
+
+def _agree(_spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
+    known = _CATALOGUE[role]
+    return {
+        name: args[name] for name in known if known[name].identity and args.get(name) not in {None, known[name].default}
+    }
+
+
+def _look(_spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
+    known = _CATALOGUE["prefill"]
+
+    def value(role: RoleName, name: str) -> int:
+        return int(args[role].get(name, known[name].default))
+
+    return Facts(
+        page_size=value("prefill", "page-size"),
+        context_length=min(value("prefill", "context-length"), value("decode", "context-length")),
+    )
+
+
+def _fetches(spec: Spec) -> bool:
+    # The router hands the address of a picture to prefill and decode alike, and prefill hands it to encode.
+    return spec.roles.encode is not None
 
 
 def _image(settings: Images) -> str:
@@ -103,7 +148,7 @@ def _ports(role: RoleName, bootstrap_port: int) -> tuple[Port, ...]:
     return (http, Port("bootstrap", bootstrap_port), Port("encoders", ENCODER_PORT))
 
 
-def _probes(_role: RoleName, startup_minutes: int) -> dict[str, Probe]:
+def _probes(_role: RoleName, startup_minutes: int, _leads: bool) -> dict[str, Probe]:
     period = 2
     return {
         "startupProbe": Probe("/health", "http", period, 5, max(1, startup_minutes * 60 // period)),
@@ -138,18 +183,20 @@ def _refuse(spec: Spec) -> Sequence[Fault]:
     return faults
 
 
+_CATALOGUE: Final[Mapping[RoleName, Catalogue]] = {
+    "encode": _catalogue(*_SHARED, *_OWNED),
+    "prefill": _catalogue(*_PREFILL, *_OWNED, _VISION),
+    "decode": _catalogue(*_SERVING, *_OWNED, _VISION),
+}
+
 REFERENCE: Final = Profile(
     engine_type="Reference",
-    version="0.1",
+    version=_VERSION,
     roles=("encode", "prefill", "decode"),
     capabilities=frozenset({"vision-encode"}),
-    default_platform="cpu",
+    platforms={"cpu": Hardware()},
     transfers=("tcp",),
-    catalogue={
-        "encode": {**_SHARED, **_OWNED},
-        "prefill": {**_PREFILL, **_OWNED, **_VISION},
-        "decode": {**_SERVING, **_OWNED, **_VISION},
-    },
+    catalogue=_CATALOGUE,
     # Small requests: a node of two cores must hold a whole deployment, and a second set during a rollout.
     resources={
         "encode": DefaultResources(cpu="100m", memory="1Gi"),
@@ -159,11 +206,15 @@ REFERENCE: Final = Profile(
     default_startup_minutes=2,
     default_grace_seconds=60,
     pre_stop_seconds=PRE_STOP_SECONDS,
-    argv=_argv,
+    program=("epd-reference",),
+    options=_options,
     image=_image,
     role_ports=_ports,
     role_probes=_probes,
     derive=_derive,
+    agree=_agree,
+    look=_look,
+    fetches=_fetches,
     environment=({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},),
     refuse=_refuse,
 )

@@ -50,6 +50,7 @@ class Cluster(Protocol):
         kind: Kind,
         namespace: str | None = None,
         *,
+        selector: str = "",
         fields: str = "",
         version: str = "",
         silence: float = SILENCE_SECONDS,
@@ -134,6 +135,7 @@ class HttpCluster:
         kind: Kind,
         namespace: str | None = None,
         *,
+        selector: str = "",
         fields: str = "",
         version: str = "",
         silence: float = SILENCE_SECONDS,
@@ -146,6 +148,7 @@ class HttpCluster:
         """
         path = kind.path(namespace)
         params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        params |= {"labelSelector": selector} if selector else {}
         params |= {"fieldSelector": fields} if fields else {}
         params |= {"resourceVersion": version} if version else {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)

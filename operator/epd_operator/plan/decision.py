@@ -63,10 +63,9 @@ def _admit(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Sco
     except SpecError as error:
         return _invalid(error.faults)
     engine = document.spec.engine
-    profile = lookup(engine.type, engine.version)
+    profile = lookup(engine.type, engine.version, engine.version_policy)
     if isinstance(profile, UnknownProfile):
-        reason = Reason.UNKNOWN_ENGINE_VERSION if profile.known else Reason.ENGINE_NOT_AVAILABLE
-        return Verdict(False, reason, profile.message)
+        return Verdict(False, Reason.UNKNOWN_ENGINE_VERSION, profile.message)
     faults = profile.check(document.spec)
     if faults:
         return _invalid(faults)
@@ -91,17 +90,24 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
     healths = {part: measure(target, observed) for part, target in _targets(scope).items()}
     uid = scope.document.metadata.uid
     rest = leftovers(uid, objects, observed, healths, policies=scope.effective.network_policy)
-    valid = Verdict(
-        True, Reason.ACCEPTED, f"accepted by the rules of {scope.profile.engine_type} {scope.profile.version}"
-    )
-    picture = Picture(valid, healths, scope.identity.compat_key, rest.held)
+    picture = Picture(_valid(scope), healths, scope.identity.compat_key, rest.held)
     static = {
         "revision": scope.identity.set_revision,
         "compatKey": scope.identity.compat_key,
+        "acknowledged": list(scope.effective.acknowledged),
         "effective": scope.effective.published(),
         **numbers(healths, service.url(scope)),
     }
     return _conclude(cr, observed, picture, static, objects=objects, prune=rest.prune)
+
+
+def _valid(scope: Scope) -> Verdict:
+    judged = f"{scope.profile.engine_type} {scope.profile.version}"
+    version = scope.effective.engine_version
+    if version == scope.profile.version:
+        return Verdict(True, Reason.ACCEPTED, f"accepted by the rules of {judged}")
+    text = f"{version} has no rules of its own; accepted by those of {judged}, the nearest lower release"
+    return Verdict(True, Reason.RULES_APPROXIMATE, text)
 
 
 def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:
@@ -109,7 +115,7 @@ def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:
     status = cr.get("status") or {}
     healths = {part: measure(target, observed) for part, target in live_targets(observed, status).items()}
     picture = Picture(valid, healths, str(status.get("compatKey", "")), held=())
-    static = {key: status[key] for key in ("revision", "compatKey", "effective") if key in status}
+    static = {key: status[key] for key in ("revision", "compatKey", "acknowledged", "effective") if key in status}
     url = str((status.get("router") or {}).get("url", ""))
     return _conclude(cr, observed, picture, {**static, **numbers(healths, url)}, objects=[], prune=())
 
@@ -138,31 +144,43 @@ def _conclude(
 def _targets(scope: Scope) -> dict[str, Target]:
     revisions = scope.identity.revisions
     targets: dict[str, Target] = {
-        name: Target(name, names.workload(scope.name, name, revisions[name]), role.replicas, revisions[name])
+        name: Target(
+            name,
+            "LeaderWorkerSet" if role.nodes > 1 else "Deployment",
+            names.workload(scope.name, name, revisions[name]),
+            role.replicas,
+            revisions[name],
+        )
         for name, role in scope.effective.roles.items()
     }
     replicas = scope.effective.router.replicas
-    targets[names.ROUTER] = Target(names.ROUTER, names.router(scope.name), replicas, revisions[names.ROUTER])
+    targets[names.ROUTER] = Target(
+        names.ROUTER, "Deployment", names.router(scope.name), replicas, revisions[names.ROUTER]
+    )
     return targets
 
 
 def _objects(scope: Scope, children: Sequence[Object]) -> list[dict[str, Any]]:
-    """Everything that should exist: what pods refer to comes before them, and a template before its Deployment."""
-    snapshots, deployments = [], []
+    """Everything that should exist: what pods refer to comes before them, and a template before its user."""
+    snapshots, makers = [], []
     for name, role in scope.effective.roles.items():
         stored_as = names.workload(scope.name, name, scope.identity.revisions[name])
-        template = snapshot.stored_template(children, stored_as) or workload.pod_template(scope, role)
-        snapshots.append(snapshot.controller_revision(scope, name, stored_as, template))
-        deployments.append(workload.deployment(scope, role, template))
+        templates = snapshot.stored_templates(children, stored_as, workload.fields(role)) or workload.pod_templates(
+            scope, role
+        )
+        snapshots.append(snapshot.controller_revision(scope, name, stored_as, templates))
+        makers.append(workload.workload(scope, role, templates))
     stored_as = names.workload(scope.name, names.ROUTER, scope.identity.revisions[names.ROUTER])
-    template = snapshot.stored_template(children, stored_as) or router.pod_template(scope)
-    snapshots.append(snapshot.controller_revision(scope, names.ROUTER, stored_as, template))
-    deployments.append(router.deployment(scope, template))
+    templates = snapshot.stored_templates(children, stored_as, ("template",)) or {
+        "template": router.pod_template(scope)
+    }
+    snapshots.append(snapshot.controller_revision(scope, names.ROUTER, stored_as, templates))
+    makers.append(router.deployment(scope, templates["template"]))
     return [
         *access.accounts(scope),
         *network.policies(scope),
         *service.services(scope),
         *disruption.budgets(scope),
         *snapshots,
-        *deployments,
+        *makers,
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api import names
 from epd_operator.plan.diagnosis import diagnose, is_ready, one_line, unmounted
-from epd_operator.plan.observation import labels, name_of, of_kind
+from epd_operator.plan.observation import labels, name_of, workloads
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.refusal import refused_pods
 
@@ -38,13 +38,15 @@ class Target:
 
     Attributes:
         part: a role, or `router`.
-        deployment: name of the Deployment that should carry it.
-        desired: pods it should have.
-        revision: 8 hex digits that its Deployment and pods are labelled with.
+        kind: kind of the object that makes its pods.
+        name: name of that object.
+        desired: pods it should have, or groups of pods where an engine spans several.
+        revision: 8 hex digits that the object and its pods are labelled with.
     """
 
     part: str
-    deployment: str
+    kind: str
+    name: str
     desired: int
     revision: str
 
@@ -68,28 +70,29 @@ class Health:
 
 def measure(target: Target, observed: Observed) -> Health:
     """Compare a part with its target."""
-    deployments = [d for d in of_kind(observed.children, "Deployment") if component_of(d) == target.part]
-    live = next((d for d in deployments if name_of(d) == target.deployment), None)
-    ready = sum(_count(d, "readyReplicas") for d in deployments)
+    makers = [maker for maker in workloads(observed.children) if component_of(maker) == target.part]
+    live = next((m for m in makers if (m["kind"], name_of(m)) == (target.kind, target.name)), None)
+    ready = sum(_count(maker, "readyReplicas") for maker in makers)
     current = live is not None and labels(live).get(names.LABEL_REVISION) == target.revision
     updated = _updated(live) if live and current else 0
     return Health(target, ready, updated, _verdict(target, live, observed))
 
 
 def live_targets(observed: Observed, status: Mapping[str, Any]) -> dict[str, Target]:
-    """Targets read back from live Deployments, for a spec that cannot be planned.
+    """Targets read back from live objects, for a spec that cannot be planned.
 
     Of several revisions of a role the one that the last status calls desired counts, else the first by name.
     """
     targets: dict[str, Target] = {}
     for part in names.COMPONENTS:
-        deployments = [d for d in of_kind(observed.children, "Deployment") if component_of(d) == part]
+        makers = [maker for maker in workloads(observed.children) if component_of(maker) == part]
         wanted = (status.get("roles") or {}).get(part, {}).get("revision")
-        deployments.sort(key=lambda d: labels(d).get(names.LABEL_REVISION) != wanted)
-        if deployments:
-            chosen = deployments[0]
+        makers.sort(key=lambda maker: labels(maker).get(names.LABEL_REVISION) != wanted)
+        if makers:
+            chosen = makers[0]
             desired = int(chosen.get("spec", {}).get("replicas", 1))
-            targets[part] = Target(part, name_of(chosen), desired, labels(chosen).get(names.LABEL_REVISION, ""))
+            revision = labels(chosen).get(names.LABEL_REVISION, "")
+            targets[part] = Target(part, chosen["kind"], name_of(chosen), desired, revision)
     return targets
 
 
@@ -98,28 +101,28 @@ def component_of(obj: Object) -> str:
     return labels(obj).get(names.LABEL_COMPONENT, "")
 
 
-def _count(deployment: Object, field: str) -> int:
-    return int((deployment.get("status") or {}).get(field) or 0)
+def _count(maker: Object, field: str) -> int:
+    return int((maker.get("status") or {}).get(field) or 0)
 
 
-def _updated(deployment: Object) -> int:
+def _updated(maker: Object) -> int:
     """Ready pods of the current template; with both templates' pods about, the old ones are taken to be ready."""
-    return max(0, min(_count(deployment, "updatedReplicas"), _count(deployment, "readyReplicas") - _old(deployment)))
+    return max(0, min(_count(maker, "updatedReplicas"), _count(maker, "readyReplicas") - _old(maker)))
 
 
-def _old(deployment: Object) -> int:
-    return max(0, _count(deployment, "replicas") - _count(deployment, "updatedReplicas"))
+def _old(maker: Object) -> int:
+    return max(0, _count(maker, "replicas") - _count(maker, "updatedReplicas"))
 
 
 def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict:
     if live is None:
-        return Verdict(False, Reason.CREATING, f"Deployment {target.deployment} does not exist yet")
+        return Verdict(False, Reason.CREATING, f"{target.kind} {target.name} does not exist yet")
     progress = f"{_updated(live)}/{target.desired} ready at revision {target.revision}"
     refusal = refused_pods(live)
     if refusal is not None:
         return Verdict(False, refusal.reason, f"{progress}; {refusal.message}")
     if not _as_specified(target, live):
-        return Verdict(False, Reason.SCALING, f"{progress}; Deployment {target.deployment} is being changed")
+        return Verdict(False, Reason.SCALING, f"{progress}; {target.kind} {target.name} is being changed")
     pods = [p for p in observed.pods if component_of(p) == target.part and _revision(p) == target.revision]
     if not _complete(target, live):
         diagnosis = diagnose(pods)
@@ -139,14 +142,22 @@ def _at_desired(target: Target, progress: str) -> Verdict:
 def _waits(live: Object, pods: Sequence[Object]) -> list[str]:
     old = _old(live)
     leaving = [f"{old} pod{'s' * (old > 1)} of an earlier revision not gone yet"] if old else []
-    held_up = unmounted(pods, live.get("spec", {}).get("template") or {})
+    held_up = unmounted(pods, _template(live))
     return [*([held_up] if held_up else []), *leaving]
 
 
 def _as_specified(target: Target, live: Object) -> bool:
     spec_matches = live.get("spec", {}).get("replicas", 1) == target.desired
-    fresh = _count(live, "observedGeneration") >= int(live["metadata"].get("generation") or 0)
-    return spec_matches and fresh and labels(live).get(names.LABEL_REVISION) == target.revision
+    # A LeaderWorkerSet does not say which generation its status is about.
+    said = live["kind"] != "Deployment" or _count(live, "observedGeneration") >= int(
+        live["metadata"].get("generation") or 0
+    )
+    return spec_matches and said and labels(live).get(names.LABEL_REVISION) == target.revision
+
+
+def _template(maker: Object) -> Mapping[str, Any]:
+    spec = maker.get("spec", {})
+    return spec.get("template") or spec.get("leaderWorkerTemplate", {}).get("leaderTemplate") or {}
 
 
 def _complete(target: Target, live: Object) -> bool:
@@ -159,7 +170,8 @@ def _revision(pod: Object) -> str:
 
 def _complaint(pods: Sequence[Object], reports: Sequence[Report]) -> Verdict | None:
     """What the registrars have against pods that are Ready for the kubelet; None also while none has answered."""
-    ours = {name_of(pod): component_of(pod) for pod in pods if is_ready(pod)}
+    # A pod without this label follows the leader of its group: no registrar looks at it.
+    ours = {name_of(pod): labels(pod).get(names.LABEL_ROLE, "") for pod in pods if is_ready(pod)}
     workers = {name for name, part in ours.items() if part in {"prefill", "decode"}}
     refused: set[str] = set()
     unroutable: set[str] = set()

@@ -19,10 +19,18 @@ _LINK_LOCAL_6 = ("fe80::/10", "fd00:ec2::/32")
 
 
 def policies(scope: Scope) -> list[dict[str, Any]]:
-    """One policy for each declared role and one for the router; none when the spec turns them off."""
+    """One policy for each declared role and one for the router; none when the spec turns them off.
+
+    Pods on their nodes' network are beyond the reach of a policy, on both sides: it neither holds them nor can it name
+    them as peers. So once a role is there, the roles have no policies, or the others could not talk to it.
+    """
     if not scope.effective.network_policy:
         return []
-    roles = [_policy(scope, role, _engine_rules(scope, role)) for role in scope.effective.roles]
+    roles = (
+        []
+        if scope.effective.host_network
+        else [_policy(scope, role, _engine_rules(scope, role)) for role in scope.effective.roles]
+    )
     return [*roles, _policy(scope, names.ROUTER, _router_rules(scope))]
 
 
@@ -63,7 +71,7 @@ def _engine_rules(scope: Scope, role: names.RoleName) -> dict[str, Any]:
         {"ports": [{"port": 53, "protocol": "UDP"}, _tcp(53)]},
         {"to": [engines]},
     ]
-    if "encode" in scope.effective.roles:
+    if scope.effective.fetches:
         egress.append(_web())
     return {
         "policyTypes": ["Ingress", "Egress"],
@@ -78,7 +86,7 @@ def _engine_rules(scope: Scope, role: names.RoleName) -> dict[str, Any]:
 
 
 def _web() -> dict[str, Any]:
-    """Out to image URLs: the router hands them to prefill and decode alike, and prefill hands them to encode."""
+    """Out to the addresses of pictures and to a hub with weights."""
     return {
         "to": [
             {"ipBlock": {"cidr": "0.0.0.0/0", "except": [_LINK_LOCAL_4]}},

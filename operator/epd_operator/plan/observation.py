@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.plan.report import Report, read
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Object = Mapping[str, Any]
+
+WORKLOADS: Final = ("Deployment", "LeaderWorkerSet")
+"""Kinds that make engine pods: single ones, and groups of pods that are one engine."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,14 @@ class Settings:
         worker_image: image of the Reference engine when `spec.engine.image` is absent.
         version: version of the operator; never part of a pod template.
         operator_namespace: namespace whose pods may read the registrars.
+        rdma_resource: name under which this cluster's device plugin offers RDMA devices.
     """
 
     router_image: str
     worker_image: str
     version: str
     operator_namespace: str = "epd-system"
+    rdma_resource: str = "rdma/ib"
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,11 @@ def labels(obj: Object) -> Mapping[str, str]:
 def of_kind(children: Sequence[Object], kind: str) -> list[Object]:
     """The children of one kind, by name."""
     return sorted((child for child in children if child.get("kind") == kind), key=name_of)
+
+
+def workloads(children: Sequence[Object]) -> list[Object]:
+    """The children that make pods, by name."""
+    return sorted((child for child in children if child.get("kind") in WORKLOADS), key=name_of)
 
 
 def name_of(obj: Object) -> str:

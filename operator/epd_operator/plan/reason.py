@@ -19,9 +19,12 @@ class Reason(StrEnum):
         return member
 
     ACCEPTED = "Accepted", "The spec passed every rule of this engine version."
+    RULES_APPROXIMATE = (
+        "RulesApproximate",
+        "The engine version has no rules of its own; the spec passed those of the nearest lower release.",
+    )
     INVALID_SPEC = "InvalidSpec", "The spec breaks a rule; the message names each field. What ran before keeps running."
     UNKNOWN_ENGINE_VERSION = "UnknownEngineVersion", "No profile knows this engine version; the message lists them."
-    ENGINE_NOT_AVAILABLE = "EngineNotAvailable", "This release of the operator cannot run this engine type."
 
     SERVING = "Serving", "A ready router has at least one routable prefill and decode of one compatibility key."
     NO_ROUTABLE_PAIR = "NoRoutablePair", "The router has no routable prefill and decode of one compatibility key."
@@ -32,8 +35,8 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero", "The spec asks for no pod of a part."
 
     AT_DESIRED = "AtDesired", "The part has its desired count of ready pods at the desired revision."
-    CREATING = "Creating", "The part's Deployment does not exist yet."
-    SCALING = "Scaling", "The live Deployment has another size or revision than the spec asks for."
+    CREATING = "Creating", "What makes the part's pods does not exist yet."
+    SCALING = "Scaling", "What makes the part's pods has another size or revision than the spec asks for."
     STARTING = "Starting", "Pods run and are not ready yet, for instance while they load weights."
     UNSCHEDULABLE = "Unschedulable", "No node can take a pod; the message is the scheduler's."
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull an image of a pod."
@@ -47,6 +50,10 @@ class Reason(StrEnum):
     FORBIDDEN = "Forbidden", "The API server forbids an object or a pod: rights, admission or pod security."
     APPLY_REJECTED = "ApplyRejected", "The API server refuses an object for another reason, given in the message."
     APPLY_FAILED = "ApplyFailed", "The API server could not take an object for a passing reason; it is tried again."
+    LEADER_WORKER_SET_MISSING = (
+        "LeaderWorkerSetMissing",
+        "A role spans nodes, and the cluster does not have the API that such roles need; the message says which.",
+    )
     NAME_CONFLICT = "NameConflict", "A foreign object has the name of a child; it is left alone."
 
     PROGRESSING = "Progressing", "The cluster is moving towards the spec."

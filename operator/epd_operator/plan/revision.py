@@ -62,12 +62,6 @@ def single_worker(effective: Effective) -> bool:
 
 def _agreement(document: DeepSeekV41Deployment, effective: Effective, profile: Profile) -> dict[str, Any]:
     """What all roles must agree on (the K inputs)."""
-    flags = {
-        flag: value
-        for role, settings in effective.roles.items()
-        for flag, value in profile.identity(role, settings.args).items()
-        if value != profile.args(role)[flag].default
-    }
     return {
         "engine": {
             "type": effective.engine_type,
@@ -82,8 +76,25 @@ def _agreement(document: DeepSeekV41Deployment, effective: Effective, profile: P
             "servedName": effective.served_name,
             "source": _written(document.spec.model.source),
         },
-        "transfer": {"backend": effective.transfer_backend, "bootstrapPort": effective.bootstrap_port},
-        "flags": flags,
+        "transfer": {
+            "backend": effective.transfer_backend,
+            "bootstrapPort": effective.bootstrap_port,
+            "checksum": document.spec.transfer.checksum or None,
+        },
+        "plugins": sorted(document.spec.engine.plugins),
+        "flags": _flags(document, effective, profile),
+    }
+
+
+def _flags(document: DeepSeekV41Deployment, effective: Effective, profile: Profile) -> dict[str, Any]:
+    """What the engine asks the roles to agree on, by name; a value that differs by role is named once for each."""
+    held: dict[str, dict[str, Any]] = {}
+    for role, settings in effective.roles.items():
+        for name, value in profile.identity(document.spec, role, settings.args).items():
+            held.setdefault(name, {})[role] = value
+    return {
+        name: next(iter(by_role.values())) if len(set(map(repr, by_role.values()))) == 1 else by_role
+        for name, by_role in held.items()
     }
 
 
@@ -100,10 +111,17 @@ def _role_inputs(
     return {
         "role": name,
         "compatKey": compat_key,
-        "args": {flag: value for flag, value in written.args.items() if value != catalogue[flag].default},
+        # A flag that a profile of a lower version does not know has no default to compare with.
+        "args": {
+            name: value
+            for name, value in written.args.items()
+            if (flag := catalogue.find(name)) is None or value != flag.default
+        },
         "env": dict(effective.roles[name].env),
         "secretEnv": {key: _written(value) for key, value in written.secret_env.items()},
         "resources": _written(written.resources),
+        "nodes": written.nodes if written.nodes > 1 else None,
+        "hostNetwork": written.host_network or None,
         "pod": _written(written.pod),
     }
 

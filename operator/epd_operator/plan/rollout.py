@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from epd_operator.api import names
 from epd_operator.plan.health import component_of
-from epd_operator.plan.observation import labels, name_of
+from epd_operator.plan.observation import WORKLOADS, labels, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from epd_operator.plan.observation import Object, Observed
     from epd_operator.plan.report import Report
 
-_SERVING = frozenset({"Deployment", "ControllerRevision"})
+_SERVING = frozenset({*WORKLOADS, "ControllerRevision"})
 _PER_ROLE = frozenset({"PodDisruptionBudget", "NetworkPolicy"})
 _KINDS = _SERVING | _PER_ROLE | {"Service", "ServiceAccount", "Role", "RoleBinding"}
 
@@ -94,17 +94,18 @@ def _ours(child: Object, owner_uid: str) -> bool:
 
 
 def _has_served(child: Object) -> bool:
-    """Whether a Deployment has ready pods, or once had all of them.
+    """Whether what makes pods has ready ones, or once had all of them.
 
-    The second half keeps a set that is unready for a moment; without the first, a set that was given up before it ever
+    A LeaderWorkerSet lists the condition `Available` from the first time on that it was; later it only turns over. The
+    second half keeps a set that is unready for a moment; without the first, a set that was given up before it ever
     came up would keep the accelerators that the next one waits for.
     """
     status = child.get("status") or {}
     complete = any(
-        c.get("type") == "Progressing" and c.get("reason") == "NewReplicaSetAvailable"
+        c.get("reason") == "NewReplicaSetAvailable" if child["kind"] == "Deployment" else c.get("type") == "Available"
         for c in status.get("conditions") or ()
     )
-    return child["kind"] == "Deployment" and (complete or bool(status.get("readyReplicas")))
+    return child["kind"] in WORKLOADS and (complete or bool(status.get("readyReplicas")))
 
 
 def _key(child: Object) -> str:

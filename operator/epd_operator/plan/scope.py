@@ -70,6 +70,12 @@ class Scope:
             child["metadata"]["annotations"] = dict(annotations)
         return child
 
+    @property
+    def written(self) -> dict[str, Any]:
+        """The spec as the user wrote it, with `metadata.name` beside it."""
+        spec = self.document.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {**spec, "metadata": {"name": self.name}}
+
     def revised(self, kind: tuple[str, str], name: str, part: str, **body: Any) -> dict[str, Any]:
         """A child that carries the part's revision; arguments as for `child`."""
         return self._object(kind, name, self.pod_labels(part), body)

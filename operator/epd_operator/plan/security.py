@@ -7,6 +7,9 @@ from typing import Any, Final
 USER: Final = 65532
 """Numeric, so that the kubelet can prove runAsNonRoot without reading the image."""
 
+SHM_VOLUME: Final = "epd-shm"
+SHM_PATH: Final = "/dev/shm"  # noqa: S108 - a memory-backed volume of the pod, not the node's
+
 SCRATCH_VOLUME: Final = "epd-tmp"
 SCRATCH_PATH: Final = "/tmp"  # noqa: S108 - a private emptyDir of the pod, not a shared directory
 

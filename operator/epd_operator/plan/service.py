@@ -49,7 +49,8 @@ def _bootstrap(scope: Scope) -> dict[str, Any]:
             "clusterIP": "None",
             # Decode pods and registrars look at a prefill while it still starts.
             "publishNotReadyAddresses": True,
-            "selector": names.selector(scope.name, "prefill"),
+            # Those that follow a leader have no such label: they answer nobody.
+            "selector": {**names.selector(scope.name, "prefill"), names.LABEL_ROLE: "prefill"},
             "ports": [_port(port.name, port.number, port.name) for port in ports],
         },
     )

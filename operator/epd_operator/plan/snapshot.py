@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 KIND = ("apps/v1", "ControllerRevision")
 
 
-def stored_template(children: Sequence[Object], name: str) -> dict[str, Any] | None:
-    """The pod template that a ControllerRevision of this name keeps; None when there is none."""
+def stored_templates(children: Sequence[Object], name: str, fields: Sequence[str]) -> dict[str, Any] | None:
+    """The pod templates that a ControllerRevision of this name keeps; None when it does not keep all of them.
+
+    Args:
+        children: live children of the resource.
+        name: name of the ControllerRevision.
+        fields: `template`, and `workerTemplate` where pods form groups.
+    """
     for child in of_kind(children, KIND[1]):
         if name_of(child) == name:
-            return _template(child)
+            templates = _templates(child)
+            return templates if all(isinstance(templates.get(field), dict) for field in fields) else None
     return None
 
 
@@ -36,20 +43,21 @@ def stored_image(children: Sequence[Object], compat_key: str) -> str | None:
     """
     for child in of_kind(children, KIND[1]):
         if labels(child).get(names.LABEL_COMPAT_KEY) == compat_key:
-            template = _template(child) or {}
-            for container in template.get("spec", {}).get("containers", ()):
+            template = _templates(child).get("template")
+            containers = template.get("spec", {}).get("containers", ()) if isinstance(template, dict) else ()
+            for container in containers:
                 return str(container["image"])
     return None
 
 
-def controller_revision(scope: Scope, part: str, name: str, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The object that keeps a pod template; `revision` is required by the API and means nothing here."""
-    return scope.revised(KIND, name, part, data={"spec": {"template": dict(template)}}, revision=1)
+def controller_revision(scope: Scope, part: str, name: str, templates: Mapping[str, Any]) -> dict[str, Any]:
+    """The object that keeps pod templates; `revision` is required by the API and means nothing here."""
+    return scope.revised(KIND, name, part, data={"spec": dict(templates)}, revision=1)
 
 
-def _template(child: Object) -> dict[str, Any] | None:
+def _templates(child: Object) -> dict[str, Any]:
     match child.get("data"):
-        case {"spec": {"template": dict(template)}}:
-            return template
+        case {"spec": dict(found)}:
+            return found
         case _:
-            return None
+            return {}

@@ -9,7 +9,7 @@ from epd_operator.api import names
 from epd_operator.api.status import role_status, router_status
 from epd_operator.plan.availability import available
 from epd_operator.plan.health import Verdict
-from epd_operator.plan.observation import of_kind
+from epd_operator.plan.observation import WORKLOADS, workloads
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.refusal import lasting, passing, reason_of, refused_pods
 
@@ -106,7 +106,7 @@ def _obstacle(picture: Picture, observed: Observed) -> Verdict | None:
     lines = lasting(observed.failures)
     if lines:
         return Verdict(True, reason_of(lines[0]), "; ".join(lines))
-    refusals = [refused_pods(deployment) for deployment in of_kind(observed.children, "Deployment")]
+    refusals = [refused_pods(maker) for maker in workloads(observed.children)]
     first = next((refusal for refusal in refusals if refusal is not None), None)
     return None if first is None else Verdict(True, first.reason, first.message)
 
@@ -125,7 +125,7 @@ def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None, trouble
     if troubles:
         return Verdict(False, Reason.APPLY_FAILED, "; ".join(troubles))
     if picture.held:
-        held = ", ".join(ref.name for ref in picture.held if ref.kind == "Deployment")
+        held = ", ".join(ref.name for ref in picture.held if ref.kind in WORKLOADS)
         return Verdict(False, Reason.REPLACING, f"{held} until the routers route to all of the new set")
     return Verdict(True, Reason.ALL_READY, f"{', '.join(picture.healths)} as declared")
 

@@ -1,4 +1,4 @@
-"""The Deployment of one role at one revision, from the engine's profile."""
+"""The pods of one role at one revision, and what makes them, from the engine's profile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names
 from epd_operator.engines import Context
-from epd_operator.plan import security
+from epd_operator.plan import device, group, security
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +19,28 @@ _WEIGHTS_VOLUME = "epd-weights"
 _START_MARGIN_SECONDS = 300  # scheduling and pulling an image, on top of the engine's own start
 
 
-def deployment(scope: Scope, role: EffectiveRole, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The Deployment around a pod template, rendered or stored."""
+def workload(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
+    """The object that makes a role's pods: a Deployment, or a LeaderWorkerSet where an engine spans pods.
+
+    Args:
+        scope: the resource.
+        role: one of its roles.
+        templates: what `pod_templates` gave, now or for an earlier release.
+    """
+    return group.leader_worker_set(scope, role, templates) if role.nodes > 1 else _deployment(scope, role, templates)
+
+
+def fields(role: EffectiveRole) -> tuple[str, ...]:
+    """Names of the templates that `pod_templates` gives for a role."""
+    return ("template", "workerTemplate") if role.nodes > 1 else ("template",)
+
+
+def pod_templates(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+    """Every pod template of a role as this release renders it: of the pods that lead, and of those that follow."""
+    return {field: _pod_template(scope, role, leads=field == "template") for field in fields(role)}
+
+
+def _deployment(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
     revision = scope.identity.revisions[role.name]
     return scope.revised(
         ("apps/v1", "Deployment"),
@@ -34,15 +54,18 @@ def deployment(scope: Scope, role: EffectiveRole, template: Mapping[str, Any]) -
             "selector": {"matchLabels": _selector(scope, role.name, revision)},
             # No surge: the accelerators of a spare pod may not exist.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "template": dict(template),
+            "template": dict(templates["template"]),
         },
     )
 
 
-def pod_template(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
-    """The pod template of a role, as this release renders it."""
+def _pod_template(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
     overrides = role.pod
-    metadata: dict[str, Any] = {"labels": {**overrides.labels, **scope.pod_labels(role.name)}}
+    labels = scope.pod_labels(role.name)
+    if not leads:
+        # The router's registrar and the headless Service take every pod with this label for an engine that answers.
+        del labels[names.LABEL_ROLE]
+    metadata: dict[str, Any] = {"labels": {**overrides.labels, **labels}}
     if overrides.annotations:
         metadata["annotations"] = dict(overrides.annotations)
     spec: dict[str, Any] = {
@@ -51,8 +74,9 @@ def pod_template(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
         "serviceAccountName": names.engine_account(scope.name),
         "securityContext": security.pod_security(),
         "terminationGracePeriodSeconds": role.grace_seconds,
+        **device.network(role),
         **_placement(scope, role),
-        "containers": [_container(scope, role)],
+        "containers": [_container(scope, role, leads=leads)],
         "volumes": _volumes(scope, role),
     }
     return {"metadata": metadata, "spec": spec}
@@ -62,14 +86,17 @@ def _selector(scope: Scope, part: str, revision: str) -> dict[str, str]:
     return {**names.selector(scope.name, part), names.LABEL_REVISION: revision}
 
 
-def _container(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+def _container(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
     effective = scope.effective
     context = Context(
+        document=scope.written,
+        platform=effective.platform,
         served_name=effective.served_name,
         model_path=effective.model_path,
         bootstrap_port=effective.bootstrap_port,
         args=role.args,
         layout_key=scope.identity.compat_key,
+        nodes=role.nodes,
     )
     program, *words = scope.profile.command(role.name, context)
     return {
@@ -79,13 +106,9 @@ def _container(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
         "command": [program],
         "args": words,
         "env": _environment(scope, role),
-        "ports": [
-            {"name": port.name, "containerPort": port.number, "protocol": "TCP"}
-            for port in scope.profile.ports(role.name, effective.bootstrap_port)
-        ],
-        # CPU is a request only: a limit would throttle an engine in the middle of a step.
-        "resources": {"requests": {"cpu": role.cpu, "memory": role.memory}, "limits": {"memory": role.memory}},
-        **scope.profile.probes(role.name, role.startup_minutes),
+        "ports": device.ports(scope, role),
+        "resources": device.resources(scope, role),
+        **scope.profile.probes(role.name, role.startup_minutes, leads=leads),
         # Endpoints, router and registrar let go of the pod before the engine hears of its end.
         "lifecycle": {"preStop": {"sleep": {"seconds": scope.profile.pre_stop_seconds}}},
         "securityContext": security.container_security(),
@@ -96,10 +119,10 @@ def _container(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
 
 def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     given = {**role.env, **role.secret_env}
-    home = [] if "HOME" in given else [{"name": "HOME", "value": security.SCRATCH_PATH}]
+    defaults = {"HOME": security.SCRATCH_PATH, **scope.profile.defaults}
     return [
         *scope.profile.env(role.name),
-        *home,
+        *({"name": key, "value": value} for key, value in defaults.items() if key not in given),
         *({"name": key, "value": value} for key, value in sorted(role.env.items())),
         *(
             {"name": key, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}
@@ -109,7 +132,7 @@ def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
 
 
 def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
-    volumes = [security.scratch_volume()]
+    volumes = [security.scratch_volume(), *device.volumes(role)]
     source = scope.document.spec.model.source
     if source is not None and source.persistent_volume_claim is not None:
         claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
@@ -122,7 +145,8 @@ def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
 def _mounts(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     theirs: list[dict[str, Any]] = _dump(role)["volumeMounts"]
     taken = {mount["mountPath"].rstrip("/") for mount in theirs}
-    mounts = [] if security.SCRATCH_PATH in taken else [security.scratch_mount()]
+    ours = [security.scratch_mount(), *device.mounts(role)]
+    mounts = [mount for mount in ours if mount["mountPath"] not in taken]
     source = scope.document.spec.model.source
     if source is not None:
         weights: dict[str, Any] = {
@@ -147,6 +171,9 @@ def _placement(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
         "schedulerName",
     )
     placement = {field: written[field] for field in fields if written.get(field)}
+    accepted = [*placement.get("tolerations", ()), *device.tolerations(scope, role)]
+    if accepted:
+        placement["tolerations"] = accepted
     own = {"matchLabels": names.selector(scope.name, role.name)}
     spread = [{"labelSelector": own, **constraint} for constraint in written.get("topologySpreadConstraints", ())]
     return {**placement, **({"topologySpreadConstraints": spread} if spread else {})}

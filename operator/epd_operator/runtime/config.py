@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+RDMA_RESOURCE: Final = "rdma/ib"
+"""What managed InfiniBand clusters call it; a shared device plugin of one's own has a name of one's own."""
+RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 IMAGE_DEFAULTS: Final = {"EPD_ROUTER_IMAGE": "epd-router", "EPD_WORKER_IMAGE": "epd-worker"}
 
 
@@ -37,6 +40,7 @@ class Config:
         timing: lease timing.
         router_image: default router image.
         worker_image: default image of the Reference engine.
+        rdma_resource: name under which the cluster's device plugin offers RDMA devices.
         workers: reconciliations at once.
         metrics_port: port of /metrics; 0 picks a free one.
         probes_port: port of /healthz and /readyz; 0 picks a free one.
@@ -51,6 +55,7 @@ class Config:
     timing: Timing = field(default_factory=Timing)
     router_image: str = ""
     worker_image: str = ""
+    rdma_resource: str = RDMA_RESOURCE
     workers: int = 32
     metrics_port: int = OPERATOR_METRICS_PORT
     probes_port: int = OPERATOR_PROBES_PORT
@@ -78,6 +83,12 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
         if not NAMESPACE.fullmatch(name)
     ]
 
+    rdma_resource = environ.get("EPD_RDMA_RESOURCE") or RDMA_RESOURCE
+    if not RESOURCE.fullmatch(rdma_resource):
+        faults.append(
+            f"EPD_RDMA_RESOURCE: {rdma_resource!r} is no extended resource: give prefix/name, such as {RDMA_RESOURCE}"
+        )
+
     def number(name: str, default: int, low: int, high: int) -> int:
         text = environ.get(name, "")
         value = int(text) if text.isdecimal() else default
@@ -92,6 +103,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
         lease=environ.get("EPD_LEASE_NAME") or "epd-operator",
         router_image=environ.get("EPD_ROUTER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_ROUTER_IMAGE']}:{__version__}",
         worker_image=environ.get("EPD_WORKER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_WORKER_IMAGE']}:{__version__}",
+        rdma_resource=rdma_resource,
         workers=number("EPD_WORKERS", 32, 1, 64),
         metrics_port=number("EPD_METRICS_PORT", OPERATOR_METRICS_PORT, 0, 65535),
         probes_port=number("EPD_PROBES_PORT", OPERATOR_PROBES_PORT, 0, 65535),

@@ -36,6 +36,7 @@ from epd_operator.runtime.edge import Edge, registry
 from epd_operator.runtime.intake import Intake
 from epd_operator.runtime.leadership import Leadership
 from epd_operator.runtime.metric import CONTROLLER, Metrics
+from epd_operator.runtime.optional import OptionalWatch
 from epd_operator.runtime.probe import Server
 from epd_operator.runtime.pulse import STANDBY_BOUND, Pulse
 from epd_operator.runtime.queue import Closed, WorkQueue
@@ -87,6 +88,7 @@ class Operator:
         self._cluster = HttpCluster(self._connection)
         self._intake = Intake(self.cache, self._queue)
         self._sync = Sync(self._cluster, self._intake, self._pulse, config.scope, config.resync_seconds)
+        self._optional = OptionalWatch(self._cluster, self._intake, self._pulse, config.scope)
         self._leadership = Leadership(
             config,
             load,
@@ -185,6 +187,7 @@ class Operator:
             worker_image=self._config.worker_image,
             version=__version__,
             operator_namespace=self._config.namespace,
+            rdma_resource=self._config.rdma_resource,
         )
         reconciler = Reconciler(
             self._cluster,
@@ -195,13 +198,14 @@ class Operator:
             record=self._post,
         )
         await self._wait_for_crd()
-        self._pulse.expect([*self._sync.streams(), LEASE.resource])
+        self._pulse.expect([*self._sync.streams(), *self._optional.streams(), LEASE.resource])
         edge = await self._edge.start()
         self._signals()  # kopf has installed its own
         parts: list[Coroutine[Any, Any, None]] = [
             self._until(edge),
             self._sync.run(),
             self._sync.resync(),
+            self._optional.run(),
             self._watch_lease(),
             *(self._worker(reconciler) for _ in range(self._config.workers)),
         ]
@@ -216,6 +220,7 @@ class Operator:
 
     async def _worker(self, reconciler: Reconciler) -> None:
         await self._sync.ready.wait()
+        await self._optional.ready.wait()
         while True:
             try:
                 key = await self._queue.get()

@@ -12,6 +12,7 @@ from epd_operator.kube.kind import Kind
 CUSTOM: Final = Kind(GROUP, VERSION, PLURAL, KIND)
 OWNED: Final[tuple[Kind, ...]] = (
     kinds.DEPLOYMENT,
+    kinds.LEADER_WORKER_SET,
     kinds.SERVICE,
     kinds.SERVICE_ACCOUNT,
     kinds.CONTROLLER_REVISION,
@@ -20,8 +21,11 @@ OWNED: Final[tuple[Kind, ...]] = (
     kinds.ROLE,
     kinds.ROLE_BINDING,
 )
-WATCHED: Final[tuple[Kind, ...]] = (CUSTOM, *OWNED, kinds.POD)
-_BY_NAME: Final = {(kind.api_version, kind.kind): kind for kind in WATCHED}
+OPTIONAL: Final[tuple[Kind, ...]] = (kinds.LEADER_WORKER_SET,)
+"""Kinds of an add-on that a cluster may lack."""
+WATCHED: Final[tuple[Kind, ...]] = (CUSTOM, *(kind for kind in OWNED if kind not in OPTIONAL), kinds.POD)
+"""Kinds that kopf watches."""
+_BY_NAME: Final = {(kind.api_version, kind.kind): kind for kind in (*WATCHED, *OPTIONAL)}
 
 
 class Key(NamedTuple):

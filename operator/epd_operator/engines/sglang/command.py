@@ -1,0 +1,50 @@
+"""The command line of an SGLang pod: what the user gave, and what the operator sets.
+
+The operator's own flags come from the same table that the rules judge (`ownership`), so no pod can run what nobody
+judged. Where an engine spans pods, all of them get one command line: Kubernetes puts each pod's rank and the leader's
+address into it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.engines.process import Process
+from epd_operator.engines.sglang.base import CHECKPOINT
+from epd_operator.engines.sglang.ownership import OWNED
+from epd_operator.engines.version import rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from epd_operator.api.names import RoleName
+    from epd_operator.engines.profile import Context
+
+PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
+RENDEZVOUS_PORT: Final = 20000
+"""Where the processes of one engine meet, on the leader; any port that no server of the pod takes."""
+
+
+def options(version: str) -> Callable[[RoleName, Context], Mapping[str, Any]]:
+    """What gives every flag of a pod of this version."""
+
+    def every(role: RoleName, context: Context) -> dict[str, Any]:
+        process = Process(
+            role,
+            context.platform,
+            rank(version),
+            context.args,
+            {},
+            CHECKPOINT,
+            OWNED,
+            context.document,
+        )
+        owned = {name: expression.value(process) for name, expression in OWNED.items()}
+        return {**context.args, **owned, **(_group() if context.nodes > 1 else {})}
+
+    return every
+
+
+def _group() -> dict[str, str]:
+    # LeaderWorkerSet sets both variables in every pod of a group; the address is that of pod 0.
+    return {"node-rank": "$(LWS_WORKER_INDEX)", "dist-init-addr": f"$(LWS_LEADER_ADDRESS):{RENDEZVOUS_PORT}"}

@@ -1,0 +1,210 @@
+"""What a plan needs to know of each SGLang version that serves DeepSeek-V4.1.
+
+How its pods get on under the restricted pod security profile (a user without a name, a read-only image): everything
+that it writes goes below HOME, which is the pod's scratch volume: kernels that Triton, FlashInfer and DeepGEMM compile
+at the start, and weights when they come from a hub. torch asks for the user's name, and finds none in the image.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.api.names import HTTP_PORT
+from epd_operator.engines.profile import DefaultResources, Facts, Images, Port, Probe, Profile
+from epd_operator.engines.sglang.base import CHECKPOINT
+from epd_operator.engines.sglang.catalogue import catalogue
+from epd_operator.engines.sglang.command import PROGRAM, options
+from epd_operator.engines.sglang.ownership import DEFAULT_TRANSFER
+from epd_operator.engines.sglang.platform import PLATFORMS
+from epd_operator.engines.version import KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_operator.api.deployment import Spec
+    from epd_operator.api.names import RoleName
+
+PRE_STOP_SECONDS: Final = 10
+"""The router drops a worker within seconds of its deletion; SGLang takes new requests for as long as they come."""
+
+_PAGE_SIZE: Final = 256
+"""Tokens in a page, whatever --page-size says. Source: SGLang 0.5.23, arg_groups/deepseek_v4_hook.py."""
+
+_TRANSFERS: Final = (DEFAULT_TRANSFER, "mooncake_tcp", "nixl", "mori", "ascend")
+
+_COMPLETE_TABLE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
+"""Answered 200 once every rank has registered. Source: SGLang 0.5.23, disaggregation/common/conn.py."""
+
+_ENVIRONMENT: Final = (
+    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    # What peers dial: among several interfaces SGLang would guess.
+    {"name": "SGLANG_HOST_IP", "value": "$(POD_IP)"},
+    # /health without a token generated for it: the router asks every two seconds, and a step of a long prompt outlasts
+    # its patience. A scheduler that hangs ends the process by itself, after --watchdog-timeout.
+    {"name": "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "value": "false"},
+)
+_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"USER": "engine"})
+
+METRICS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "running_requests": "sglang:num_running_reqs",
+        "queued_requests": "sglang:num_queue_reqs",
+        "queue_seconds": "sglang:queue_time_seconds",
+        "prefill_bootstrap_requests": "sglang:num_prefill_bootstrap_queue_reqs",
+        "prefill_inflight_requests": "sglang:num_prefill_inflight_queue_reqs",
+        "prefill_tokens": "sglang:prefill_effective_tokens_total",
+        "prompt_tokens": "sglang:prompt_tokens_total",
+        "decode_prealloc_requests": "sglang:num_decode_prealloc_queue_reqs",
+        "decode_transfer_requests": "sglang:num_decode_transfer_queue_reqs",
+        "token_usage": "sglang:token_usage",
+        "swa_token_usage": "sglang:swa_token_usage",
+        "retracted_requests": "sglang:num_retracted_requests_total",
+        "time_to_first_token_seconds": "sglang:time_to_first_token_seconds",
+        "inter_token_latency_seconds": "sglang:inter_token_latency_seconds",
+    }
+)
+"""Source: SGLang 0.5.23, srt/observability; on the engine's HTTP port, with --enable-metrics."""
+
+
+def _image(_settings: Images) -> None:
+    return None
+
+
+def _ports(role: RoleName, bootstrap_port: int) -> tuple[Port, ...]:
+    http = Port("http", HTTP_PORT)
+    return (http, Port("bootstrap", bootstrap_port)) if role == "prefill" else (http,)
+
+
+def _probes(role: RoleName, startup_minutes: int, leads: bool) -> dict[str, Probe]:
+    period = 10
+    ready = ("/ready", "http") if leads else ("/health", "http")  # a follower serves its health and nothing else
+    if role == "prefill" and leads:
+        # A prefill whose table has gaps fails every request that meets one; its /ready does not look.
+        ready = (_COMPLETE_TABLE, "bootstrap")
+    return {
+        # Answers 503 until the server has warmed up. Where a user lets it generate, an answer takes up to 20 s.
+        "startupProbe": Probe("/health", "http", period, 25, max(1, startup_minutes * 60 // period)),
+        "readinessProbe": Probe(*ready, 5, 5, 3),
+        # A server that is busy or compiles a kernel is not dead: two minutes without an answer are.
+        "livenessProbe": Probe("/health", "http", 30, 25, 4),
+    }
+
+
+def _derive(_role: RoleName, _spec: Spec, _grace_seconds: int) -> dict[str, Any]:
+    return {}
+
+
+def _gpus(args: Mapping[str, Any], nodes: int) -> int:
+    """GPUs of one pod: every rank has one, and replicas that share no attention have ranks of their own."""
+    replicas = 1 if args.get("enable-dp-attention") else _whole(args, "dp-size")
+    return -(-_whole(args, "tp-size") * _whole(args, "pp-size") * replicas // nodes)
+
+
+def _whole(args: Mapping[str, Any], name: str) -> int:
+    value = args.get(name, 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+
+
+def _fetches(spec: Spec) -> bool:
+    path = spec.model.path or "/"
+    sees = any(role.args.get("language-model-only") is not True for role in spec.roles.declared().values())
+    return sees or not path.startswith("/")
+
+
+def _agree(spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
+    declared = spec.roles.declared()[role]
+    values: dict[str, Any] = {
+        "kv-cache-dtype": _kv_dtype(args),
+        "dsv4-attn-backend": _backend(spec, args),
+        "kv-layout": declared.env.get("SGLANG_DSV4_KV_LAYOUT"),
+        "compressed-kv-layout": declared.env.get("SGLANG_DSV4_COMPRESSED_KV_LAYOUT"),
+        "disaggregation-decode-allocation-policy": args.get("disaggregation-decode-allocation-policy"),
+    }
+    if args.get("speculative-algorithm"):
+        values |= {name: args.get(name) for name in _SPECULATION}
+        values["ragged-verify-mode"] = declared.env.get("SGLANG_RAGGED_VERIFY_MODE")
+    if role == "prefill":
+        prefill = spec.roles.prefill
+        values["decoder-replay"] = None if prefill.decoder_replay == "Auto" else prefill.decoder_replay
+        values["encoder-replay"] = prefill.encoder_replay or None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+_SPECULATION: Final = (
+    "speculative-algorithm",
+    "speculative-dspark-block-size",
+    "speculative-num-draft-tokens",
+    "speculative-draft-model-path",
+    "speculative-draft-model-revision",
+    # With speculation both sides must split attention alike.
+    "tp-size",
+    "dp-size",
+    "enable-dp-attention",
+    "attn-dp-size",
+    "attn-cp-size",
+)
+
+
+def _kv_dtype(args: Mapping[str, Any]) -> str:
+    given = str(args.get("kv-cache-dtype", "auto"))
+    return "fp8_e4m3" if given == "auto" else given
+
+
+def _backend(spec: Spec, args: Mapping[str, Any]) -> str:
+    given = str(args.get("dsv4-attn-backend", "auto"))
+    if given != "auto":
+        return given
+    return "flashmla_mega" if spec.engine.platform == "cuda-sm100" else "flashmla"
+
+
+def _look(spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
+    most = CHECKPOINT["context_length"]
+    lengths = [args[role].get("context-length", most) for role in ("prefill", "decode")]
+    replay = spec.roles.prefill.decoder_replay
+    return Facts(
+        page_size=_PAGE_SIZE,
+        context_length=min(int(length) for length in lengths),
+        replay=None if replay == "Auto" else replay,
+        kv_layout=f"{_kv_dtype(args['prefill'])} {_backend(spec, args['prefill'])}",
+    )
+
+
+def profile(version: str) -> Profile:
+    """The profile of a known version.
+
+    Raises:
+        ValueError: no such version.
+    """
+    flags = catalogue(version)
+    return Profile(
+        engine_type="SGLang",
+        version=version,
+        # None of these versions splits the vision tower of V4.1 off: prefill and decode keep it.
+        roles=("prefill", "decode"),
+        capabilities=frozenset(),
+        platforms=PLATFORMS,
+        transfers=_TRANSFERS,
+        catalogue={"encode": flags, "prefill": flags, "decode": flags},
+        resources=dict.fromkeys(("prefill", "decode"), DefaultResources(cpu="8", memory="128Gi")),
+        default_startup_minutes=90,
+        default_grace_seconds=900,
+        pre_stop_seconds=PRE_STOP_SECONDS,
+        program=PROGRAM,
+        options=options(version),
+        image=_image,
+        role_ports=_ports,
+        role_probes=_probes,
+        derive=_derive,
+        agree=_agree,
+        look=_look,
+        fetches=_fetches,
+        gpus=_gpus,
+        environment=_ENVIRONMENT,
+        defaults=_DEFAULTS,
+        metrics=METRICS,
+    )
+
+
+SGLANG: Final = tuple(profile(version) for version in KNOWN)
+"""Every profile, oldest first."""
