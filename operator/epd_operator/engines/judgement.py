@@ -147,7 +147,7 @@ def judge_spec(
         declared = read(spec, f"roles.{role}")
         if isinstance(declared, Mapping):
             args, faults = _typed_args(bench, role, mapping(declared.get("args")))
-            findings += faults
+            findings += [*faults, *_owned_variables(bench, role, declared)]
             variables = {name: value for name, value in mapping(declared.get("env")).items() if isinstance(value, str)}
             processes[role] = Process(
                 role,
@@ -302,6 +302,21 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
         else:
             kept[name] = spec.normal(value)
     return kept, findings
+
+
+def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:
+    for part in ("env", "secretEnv"):
+        for name in mapping(declared.get(part)):
+            if name in bench.ruleset.environment:
+                yield Finding(
+                    "variable-owned",
+                    "error",
+                    role,
+                    (Side(f"spec.roles.{role}.{part}.{name}", "set"),),
+                    "belongs to the operator, which sets it on every pod",
+                    "remove it",
+                    source="docs/reference/api.md",
+                )
 
 
 def _acknowledgements(bench: Bench) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ class Ruleset:
         resolved: values worth showing, by name, whether or not a rule reads them.
         checkpoint: facts of the checkpoint that expressions read.
         default_platform: platform when the user gives none.
+        environment: variables that the operator sets on every pod.
     """
 
     engine_type: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines import version
+from epd_operator.engines.reference_ruleset import RULESET as REFERENCE
 from epd_operator.engines.sglang.base import checkpoint
 from epd_operator.engines.sglang.ruleset import SGLANG
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RULESETS", "checkpoint", "resolve"]
 
-RULESETS: Final[Mapping[str, Ruleset]] = {"SGLang": SGLANG}
+RULESETS: Final[Mapping[str, Ruleset]] = {"Reference": REFERENCE, "SGLang": SGLANG}
 
 
 def resolve(ruleset: Ruleset, written: str, policy: version.Policy) -> version.Resolved | version.Refusal:

@@ -15,6 +15,7 @@ from epd_operator.engines.sglang.base import DRAFT_BLOCK
 from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.parallel import ATTN_CP_SIZE, ATTN_DP_SIZE, ATTN_TP_SIZE, PP_SIZE
 from epd_operator.engines.sglang.release import since
+from epd_operator.engines.shared import differ
 
 if TYPE_CHECKING:
     from epd_operator.engines.expression import Expr
@@ -42,14 +43,10 @@ _TP_TIMES_CP: Final = named(
 )
 
 
-def _differ(subject: Expr) -> Expr:
-    return ~(at("prefill", subject) == at("decode", subject))
-
-
 def _pair(rule_id: str, subject: Expr, what: str, fix: str, when_: Expr | None = None) -> Rule:
     return Rule(
         id=rule_id,
-        when=_differ(subject) if when_ is None else when_,
+        when=differ(subject) if when_ is None else when_,
         sides=(at("prefill", subject), at("decode", subject)),
         says=f"prefill and decode must have the same {what}: {_DIES}",
         fix=fix,
@@ -90,14 +87,14 @@ _HANDSHAKES: Final = (
         _BLOCK,
         "draft block size",
         "set speculative-dspark-block-size alike, or leave it out on both",
-        every(_BOTH_DRAFT, _differ(_BLOCK)),
+        every(_BOTH_DRAFT, differ(_BLOCK)),
     ),
     _pair(
         "pair-draft-model",
         _DRAFT_PATH,
         "draft",
         "set speculative-draft-model-path alike, or leave it out on both",
-        every(_BOTH_DRAFT, _differ(_DRAFT_PATH)),
+        every(_BOTH_DRAFT, differ(_DRAFT_PATH)),
     ),
     Rule(
         id="pair-attention-tp",
@@ -151,7 +148,7 @@ _HANDSHAKES: Final = (
     ),
     Rule(
         id="pair-allocation-policy",
-        when=_differ(flag("disaggregation-decode-allocation-policy")),
+        when=differ(flag("disaggregation-decode-allocation-policy")),
         sides=tuple(at(role, written("disaggregation-decode-allocation-policy")) for role in ("prefill", "decode")),
         says="prefill and decode must have the same allocation policy: every request between them fails",
         fix="set disaggregation-decode-allocation-policy alike, or leave it out on both",
@@ -168,7 +165,7 @@ def _silently(name: str) -> Rule:
     subject: Leaf = written(name)
     return Rule(
         id=f"pair-{name}",
-        when=_differ(flag(name)),
+        when=differ(flag(name)),
         sides=(at("prefill", subject), at("decode", subject)),
         says=f"prefill and decode read the same request, so {name} must be alike: {_SILENT}",
         fix=f"set {name} alike, or leave it out on both",
@@ -186,7 +183,7 @@ _ADVICE: Final = (
     *(_silently(name) for name in _TOKENS),
     Rule(
         id="pair-context-length",
-        when=_differ(_CONTEXT),
+        when=differ(_CONTEXT),
         sides=(at("prefill", _CONTEXT), at("decode", _CONTEXT)),
         says="the smaller limit is the one that clients get",
         fix="set context-length alike, or leave it out on both",
@@ -196,7 +193,7 @@ _ADVICE: Final = (
     ),
     Rule(
         id="pair-transfer-timeout",
-        when=some(*(_differ(env(name)) for name in _TIMEOUTS)),
+        when=some(*(differ(env(name)) for name in _TIMEOUTS)),
         sides=tuple(at(role, env(name)) for name in _TIMEOUTS for role in ("prefill", "decode")),
         says="both sides wait for each other, and the shorter timeout wins",
         fix="set the timeout alike in the env of both roles",
@@ -206,7 +203,7 @@ _ADVICE: Final = (
     ),
     Rule(
         id="pair-language-model-only",
-        when=_differ(_TEXT_ONLY),
+        when=differ(_TEXT_ONLY),
         sides=(at("prefill", _TEXT_ONLY), at("decode", _TEXT_ONLY)),
         says="both servers get every image of a request, and the one without a vision tower answers it with 400",
         fix="set language-model-only on both for text only, or on neither",

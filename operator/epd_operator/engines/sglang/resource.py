@@ -7,25 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
 from epd_operator.engines.expression import at, every, field_of, lift, named, number, some, spec_of, when
 from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.base import GPU_MEMORY_GIB
 from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.parallel import DP_SIZE, PP_SIZE, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.engines.shared import MEMORY, MEMORY_GIB
 
 _EPD: Final = "docs/resources.md"
 _ROLES: Final = ("prefill", "decode")
-_GIB: Final = 1 / 2**30
 _GB_IN_GIB: Final = 1e9 / 2**30
 
 GPU: Final = field_of("resources.gpu", "int")
 NODES: Final = field_of("nodes", "int").otherwise(1)
-MEMORY: Final = field_of("resources.memory", "float", unit="bytes")
-SHM: Final = field_of("resources.shm", "float", unit="bytes")
 RDMA: Final = field_of("resources.rdma", "int")
-_MEMORY_GIB: Final = MEMORY * _GIB
 
 GPUS_NEEDED: Final = named(
     "gpus_needed", TP_SIZE * PP_SIZE * DP_SIZE, written("tp-size"), written("pp-size"), written("dp-size")
@@ -86,8 +82,6 @@ LEAST_SHARE: Final = named(
 
 _GRACE: Final = field_of("pod.terminationGracePeriodSeconds", "int")
 _STARTUP: Final = field_of("startupMinutes", "int")
-_REPLICAS_WRITTEN: Final = field_of("replicas", "int")
-_REPLICAS: Final = _REPLICAS_WRITTEN.otherwise(1)
 
 _ENGRAM_COPY_GIB: Final = 188.8
 """Both n-gram tables of DeepSeek-V4.1, once. Source: sgl-project/sglang#39666, vllm-project/vllm#57469."""
@@ -131,7 +125,7 @@ _HOST: Final = (
     ),
     Rule(
         id="engram-host-memory",
-        when=(ENGRAM_GIB > 0.0) & (_MEMORY_GIB < ENGRAM_GIB),
+        when=(ENGRAM_GIB > 0.0) & (MEMORY_GIB < ENGRAM_GIB),
         sides=(MEMORY, env("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE"), env("SGLANG_DSV41_ENGRAM_HOST_TABLE_LAYOUT")),
         says="the n-gram tables take {tables} GiB of the pod's memory (188.8 GiB a copy, one for each socket under "
         "numa_shared), and the limit is {memory} GiB",
@@ -139,49 +133,29 @@ _HOST: Final = (
         source="sgl-project/sglang#39666, vllm-project/vllm#57469",
         roles=_ROLES,
         overridable=True,
-        shows={"tables": ENGRAM_GIB, "memory": _MEMORY_GIB},
-    ),
-    Rule(
-        id="shm-memory",
-        when=SHM >= MEMORY,
-        sides=(SHM, MEMORY),
-        says="shared memory counts inside the memory limit, and would leave nothing of {memory} GiB for the engine",
-        fix="lower resources.shm or raise resources.memory to shm plus what the engine needs",
-        source="Kubernetes, emptyDir with medium Memory",
-        roles=("encode", *_ROLES),
-        shows={"memory": _MEMORY_GIB},
-    ),
-    Rule(
-        id="shm-large",
-        when=(SHM < MEMORY) & (SHM * 2.0 > MEMORY),
-        sides=(SHM, MEMORY),
-        says="shared memory counts inside the memory limit, so full it leaves less than half of it for the engine",
-        fix="raise resources.memory, or lower resources.shm",
-        source="Kubernetes, emptyDir with medium Memory",
-        severity="warning",
-        roles=("encode", *_ROLES),
+        shows={"tables": ENGRAM_GIB, "memory": MEMORY_GIB},
     ),
     Rule(
         id="hicache-memory",
-        when=HICACHE_GIB > _MEMORY_GIB,
+        when=HICACHE_GIB > MEMORY_GIB,
         sides=(HICACHE_GIB, MEMORY),
         says="the host cache is counted for each rank: {ranks} ranks take {total} GiB, and the limit is {memory} GiB",
         fix="lower hicache-size (decimal GB a rank) or hicache-ratio, or raise resources.memory",
         source="sgl-project/sglang#14282, sgl-project/sglang#20136",
         roles=_ROLES,
         overridable=True,
-        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": _MEMORY_GIB},
+        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": MEMORY_GIB},
     ),
     Rule(
         id="hicache-headroom",
-        when=every(HICACHE_GIB <= _MEMORY_GIB, HICACHE_GIB * _HEADROOM > _MEMORY_GIB),
+        when=every(HICACHE_GIB <= MEMORY_GIB, HICACHE_GIB * _HEADROOM > MEMORY_GIB),
         sides=(HICACHE_GIB, MEMORY),
         says="{ranks} ranks take {total} GiB of {memory} GiB for the host cache, and index and draft pools come on top",
         fix="leave a tenth and what the engine needs beside it: lower hicache-size or raise resources.memory",
         source="sgl-project/sglang#30581",
         severity="warning",
         roles=_ROLES,
-        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": _MEMORY_GIB},
+        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": MEMORY_GIB},
     ),
     Rule(
         id="tp-quantisation-block",
@@ -199,7 +173,6 @@ _HOST: Final = (
 _ON_A_SPEC: Final = spec_of("engine.type", "str").given
 """A bare command line says nothing about the pod around it."""
 _BACKEND_IS_RDMA: Final = flag("disaggregation-transfer-backend").isin(("mooncake", "nixl", "mori"))
-_BOOTSTRAP: Final = spec_of("transfer.bootstrapPort", "int")
 _TIMEOUTS: Final = (
     "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
     "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
@@ -216,15 +189,6 @@ _NETWORK: Final = (
         source="docs/resources.md; smg-project/smg#1762",
         roles=_ROLES,
         overridable=True,
-    ),
-    Rule(
-        id="bootstrap-port-taken",
-        when=_BOOTSTRAP.isin((HTTP_PORT, ENCODER_PORT)),
-        sides=(_BOOTSTRAP,),
-        says="engine pods listen on 30000 for requests and on 8997 for encoders",
-        fix="use another port, such as 8998",
-        source="docs/reference/api.md",
-        roles=(),
     ),
     Rule(
         id="transfer-timeout-router",
@@ -261,16 +225,6 @@ _LIFE: Final = (
         source="kserve/kserve#5063, vllm-project/aibrix#772",
         severity="warning",
         roles=_ROLES,
-    ),
-    Rule(
-        id="replicas-zero-alone",
-        when=~((at("prefill", _REPLICAS) == 0) == (at("decode", _REPLICAS) == 0)),
-        sides=(at("prefill", _REPLICAS_WRITTEN), at("decode", _REPLICAS_WRITTEN)),
-        says="a request needs one pod of each, so the other role's pods hold their GPUs for nothing",
-        fix="set both to zero, or neither",
-        source="llm-d/llm-d-autoscaling#1531, volcano-sh/kthena#905",
-        severity="warning",
-        roles=(),
     ),
 )
 

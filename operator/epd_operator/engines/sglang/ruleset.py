@@ -2,51 +2,81 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Final
 
 from epd_operator.engines.ruleset import Ruleset
+from epd_operator.engines.sglang import (
+    agreement,
+    attention,
+    budget,
+    cache,
+    chunk,
+    context,
+    disaggregation,
+    elastic,
+    graph,
+    hicache,
+    hole,
+    loading,
+    lora,
+    mamba,
+    media,
+    metrics,
+    model,
+    moe,
+    parallel,
+    replay,
+    resource,
+    serving,
+    speculation,
+    validation,
+)
 from epd_operator.engines.sglang.base import CHECKPOINT
 from epd_operator.engines.sglang.catalogue import catalogue
 from epd_operator.engines.sglang.ownership import OWNED
+from epd_operator.engines.sglang.profile import SGLANG as PROFILES
+from epd_operator.engines.shared import RULES, transfer_backend
 from epd_operator.engines.version import KNOWN
 
-MODULES = (
-    "parallel",
-    "context",
-    "chunk",
-    "moe",
-    "budget",
-    "elastic",
-    "attention",
-    "graph",
-    "replay",
-    "speculation",
-    "model",
-    "disaggregation",
-    "cache",
-    "hicache",
-    "serving",
-    "media",
-    "validation",
-    "metrics",
-    "loading",
-    "lora",
-    "mamba",
-    "agreement",
-    "hole",
-    "resource",
+_MODULES: Final = (
+    parallel,
+    context,
+    chunk,
+    moe,
+    budget,
+    elastic,
+    attention,
+    mamba,
+    graph,
+    replay,
+    speculation,
+    model,
+    disaggregation,
+    cache,
+    hicache,
+    lora,
+    serving,
+    media,
+    validation,
+    metrics,
+    loading,
+    agreement,
+    hole,
+    resource,
 )
-_FOUND = [import_module(f"{__package__}.{name}") for name in MODULES if find_spec(f"{__package__}.{name}") is not None]
 
 SGLANG: Final = Ruleset(
     engine_type="SGLang",
     versions=KNOWN,
     catalogue=lambda version, _role: catalogue(version),
     owned=OWNED,
-    rules=tuple(rule for module in _FOUND for rule in getattr(module, "RULES", ())),
-    resolved=tuple(value for module in _FOUND for value in getattr(module, "RESOLVED", ())),
+    rules=(
+        *RULES,
+        transfer_backend(PROFILES[-1].transfers, "SGLang"),
+        *(rule for module in _MODULES for rule in module.RULES),
+    ),
+    resolved=tuple(value for module in _MODULES for value in module.RESOLVED),
     checkpoint=CHECKPOINT,
     default_platform="cuda-sm90",
+    environment=frozenset(str(entry["name"]) for entry in PROFILES[-1].environment),
 )
