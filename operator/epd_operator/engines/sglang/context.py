@@ -5,10 +5,11 @@ Also weights distributed over data-parallel ranks (DWDP), which turn the same ra
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from epd_operator.engines.expression import every, some
-from epd_operator.engines.rule import Rule
+from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PREFILL, IS_SM100, IS_V41, MODE
 from epd_operator.engines.sglang.given import flag, written
 from epd_operator.engines.sglang.parallel import (
@@ -236,5 +237,5 @@ _DWDP: Final = (
     ),
 )
 
-RULES: Final = (*_DCP, *_PREFILL_CP, *_CP, *_DWDP)
+RULES: Final = tuple(replace(rule, roles=ROLES) for rule in (*_DCP, *_PREFILL_CP, *_CP, *_DWDP))
 RESOLVED: Final = ()

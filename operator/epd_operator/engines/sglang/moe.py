@@ -6,10 +6,11 @@ Several settings overrule each other on the way. `_given` is after the alias `--
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from epd_operator.engines.expression import every, lower, named, some, when
-from epd_operator.engines.rule import Rule
+from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_SM100, IS_V41
 from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.parallel import (
@@ -52,12 +53,15 @@ EP_SIZE: Final = named(
 QUANTIZATION: Final = named(
     "quantization", when(flag("quantization") == "unquant", None, flag("quantization")), written("quantization")
 )
+_FP4_EXPERTS: Final = switch("SGLANG_DSV4_FP4_EXPERTS", default=True)
+"""The config.json of the released checkpoint leaves the experts' format to this variable (configs/model_config.py)."""
 _RUNNER_GIVEN: Final = when(flag("moe-runner-backend") == "megamoe", "auto", flag("moe-runner-backend"))
 _RUNNER_OF_MODEL: Final = when(
     every(
         _RUNNER_GIVEN == "auto",
         IS_CUDA,
         A2A_BACKEND_ASKED == "none",
+        _FP4_EXPERTS,
         ~switch("SGLANG_DSV4_FP4_DEQUANT"),
     ),
     "flashinfer_mxfp4",
@@ -314,6 +318,15 @@ _EXCHANGE: Final = (
         decided_by=_IN_MOE,
     ),
     Rule(
+        "flashinfer-megamoe-experts",
+        every(_IS_FUSED, ~_FP4_EXPERTS, ~(QUANTIZATION == "modelopt_fp4"), ~(_IS_ONLINE & _W4A16)),
+        (A2A_BACKEND, env("SGLANG_DSV4_FP4_EXPERTS")),
+        "flashinfer_megamoe computes FP4 experts, and this variable says that they are not",
+        "unset SGLANG_DSV4_FP4_EXPERTS",
+        f"{_MOE}, validate_flashinfer_megamoe_model",
+        decided_by="moe_hook.validate_flashinfer_megamoe_model",
+    ),
+    Rule(
         "flashinfer-megamoe-combine",
         every(
             _IS_FUSED,
@@ -383,5 +396,5 @@ _EXCHANGE: Final = (
     ),
 )
 
-RULES: Final = (*_RUNNERS, *_EXCHANGE)
+RULES: Final = tuple(replace(rule, roles=ROLES) for rule in (*_RUNNERS, *_EXCHANGE))
 RESOLVED: Final = (A2A_BACKEND, RUNNER_BACKEND, EP_SIZE)

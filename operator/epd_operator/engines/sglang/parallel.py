@@ -6,10 +6,11 @@ that the server runs with; `_asked` is the width before prefill context parallel
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from epd_operator.engines.expression import every, named, some, when
-from epd_operator.engines.rule import Rule
+from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_DECODE, IS_SM100, IS_V41, MODE
 from epd_operator.engines.sglang.given import flag, written
 
@@ -141,15 +142,6 @@ _DATA: Final = (
         decided_by="overrides._dp_lm_head_validation",
     ),
     Rule(
-        "dp-lm-head-dropped",
-        DP_LM_HEAD_DROPPED,
-        (written("enable-dp-lm-head"), ATTN_DP_SIZE),
-        "without attention data parallelism the engine drops the data-parallel LM head without a word",
-        "remove enable-dp-lm-head, or set attn-dp-size",
-        f"{_OVERRIDES}, _data_parallelism_defaults",
-        severity="warning",
-    ),
-    Rule(
         "tp-lm-head-shape",
         every(
             _HEAD,
@@ -195,7 +187,7 @@ _NODES: Final = (
     ),
 )
 
-RULES: Final = (*_DATA, *_NODES)
+RULES: Final = (*(replace(rule, roles=ROLES) for rule in _DATA), *_NODES)
 RESOLVED: Final = (
     TP_SIZE,
     PP_SIZE,

@@ -1,0 +1,296 @@
+"""Experts that move: rebalancing between ranks (EPLB), ranks that join at run time (elastic EP), LoRA on experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from epd_operator.engines.expression import every, field_of, named, size, some, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.base import IS_ENCODER, IS_PREFILL
+from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL
+from epd_operator.engines.sglang.moe import A2A_BACKEND, EP_SIZE, RUNNER_BACKEND
+from epd_operator.engines.sglang.parallel import (
+    ATTN_CP_SIZE,
+    ATTN_DP_ENABLED,
+    ATTN_DP_SIZE,
+    ATTN_TP_SIZE,
+    DCP_SIZE,
+    ENABLE_DP_LM_HEAD,
+    MOE_DENSE_TP_SIZE,
+    MOE_DP_SIZE,
+    PP_SIZE,
+    SCALE_JOINER,
+    TP_SIZE,
+)
+
+_PARALLEL: Final = "SGLang 0.5.23, srt/arg_groups/parallel_hook.py"
+_ELASTIC: Final = f"{_PARALLEL}, handle_elastic_ep"
+_IN_ELASTIC: Final = "parallel_hook.handle_elastic_ep"
+_MARLIN: Final = "SGLang 0.5.23, srt/lora/marlin_lora_temp/policy.py"
+
+_BACKEND: Final = written("elastic-ep-backend")
+_JOIN: Final = written("elastic-ep-join-mode")
+_OFFSET: Final = flag("elastic-ep-join-rank-offset")
+_LARGEST: Final = written("max-ep-size")
+_INITIAL: Final = written("elastic-ep-initial-size")
+_STARTS_WITH: Final = _INITIAL.otherwise(TP_SIZE)
+_GROWS: Final = every(_BACKEND.given, _LARGEST > TP_SIZE)
+_REPLICA: Final = named("attention_replica_size", ATTN_TP_SIZE * ATTN_CP_SIZE, written("tp-size"))
+_BALANCE: Final = named(
+    "load_balance_method",
+    when(
+        flag("load-balance-method") == "auto",
+        when(IS_PREFILL, "follow_bootstrap_room", "round_robin"),
+        flag("load-balance-method"),
+    ),
+    written("load-balance-method"),
+)
+
+_REBALANCE: Final = (
+    Rule(
+        "eplb-needs-expert-parallelism",
+        every(flag("enable-eplb"), ~SCALE_JOINER, EP_SIZE <= 1),
+        (written("enable-eplb"), EP_SIZE),
+        "rebalancing moves experts between ranks, and every rank has all of them",
+        "set ep-size above 1, or remove enable-eplb",
+        f"{_PARALLEL}, handle_eplb_and_dispatch (a bare assertion: the engine gives no reason)",
+        decided_by="parallel_hook.handle_eplb_and_dispatch",
+    ),
+    Rule(
+        "expert-dispatch-without-exchange",
+        every(A2A_BACKEND == "none", flag("ep-dispatch-algorithm").isin(("static", "lp"))),
+        (written("ep-dispatch-algorithm"), A2A_BACKEND),
+        "this choice of a replica differs from rank to rank, which is right only where an exchange sends each token to "
+        "one rank",
+        "set ep-dispatch-algorithm: dynamic, or a moe-a2a-backend",
+        f"{_PARALLEL}, handle_eplb_and_dispatch",
+        decided_by="parallel_hook.handle_eplb_and_dispatch",
+    ),
+    Rule(
+        "marlin-exchange",
+        every(RUNNER_BACKEND == "experimental_sgl_marlin", EP_SIZE > 1, ~(A2A_BACKEND == "none")),
+        (RUNNER_BACKEND, A2A_BACKEND),
+        "the experimental Marlin runner computes spread experts without an exchange only",
+        "set moe-a2a-backend: none, or another moe-runner-backend",
+        f"{_MARLIN}, validate_experimental_sgl_marlin_server_args",
+        decided_by="policy.validate_experimental_sgl_marlin_server_args",
+    ),
+    Rule(
+        "marlin-lora",
+        every(
+            RUNNER_BACKEND == "experimental_sgl_marlin",
+            flag("enable-lora").otherwise(size(written("lora-paths")) > 0),
+            some(
+                ~flag("lora-use-virtual-experts"),
+                ~(flag("lora-backend") == "triton"),
+                every(
+                    EP_SIZE > 1,
+                    some(
+                        ~(flag("init-expert-location") == "trivial"),
+                        ~(flag("ep-num-redundant-experts") == 0),
+                        flag("enable-eplb"),
+                        _BACKEND.given,
+                        flag("enable-elastic-expert-backup"),
+                    ),
+                ),
+            ),
+        ),
+        (RUNNER_BACKEND, written("lora-use-virtual-experts"), written("lora-backend"), EP_SIZE),
+        "adapters on the experimental Marlin runner need virtual experts, the triton LoRA back end and experts that "
+        "stay where they are",
+        "set lora-use-virtual-experts: true and lora-backend: triton without EPLB or elastic EP, or choose another "
+        "moe-runner-backend",
+        f"{_MARLIN}, validate_experimental_sgl_marlin_server_args",
+        decided_by="policy.validate_experimental_sgl_marlin_server_args",
+    ),
+)
+
+_JOINING: Final = (
+    Rule(
+        "elastic-eplb-algorithm",
+        every(
+            _BACKEND.given,
+            flag("enable-eplb"),
+            ~flag("eplb-algorithm").isin(("auto", "elasticity_aware", "elasticity_aware_hierarchical")),
+        ),
+        (_BACKEND, written("eplb-algorithm")),
+        "ranks that come and go need a rebalancing that knows of them",
+        "remove eplb-algorithm, or set it to elasticity_aware",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+    Rule(
+        "elastic-without-pipeline",
+        _BACKEND.given & ~(PP_SIZE == 1),
+        (_BACKEND, PP_SIZE),
+        "elastic expert parallelism goes without pipeline parallelism",
+        "set pp-size to 1",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+    Rule(
+        "elastic-ib-device",
+        every(
+            _BACKEND == "mooncake",
+            written("mooncake-ib-device").given,
+            ~(field_of("resources.rdma", "int") > 0),
+            ~(field_of("hostNetwork", "bool") == True),  # noqa: E712 - builds an expression
+        ),
+        (written("mooncake-ib-device"), field_of("resources.rdma", "int")),
+        "InfiniBand devices are looked up in /sys/class/infiniband at start, and a server that sees none of that name "
+        "stops; none is known here",
+        "remove mooncake-ib-device, which finds the devices by itself, or give the pods an RDMA device",
+        "SGLang 0.5.23, srt/arg_groups/validation_hook.py, validate_ib_devices",
+        decided_by="validation_hook.validate_ib_devices",
+        overridable=True,
+    ),
+    Rule(
+        "elastic-backend-missing",
+        some(_JOIN.given, _LARGEST.given) & ~_BACKEND.given,
+        (_BACKEND, _JOIN, _LARGEST),
+        "joining ranks and a largest size belong to elastic expert parallelism, which is off",
+        "set elastic-ep-backend, or remove elastic-ep-join-mode and max-ep-size",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+    Rule(
+        "elastic-joiner",
+        some(
+            SCALE_JOINER & (~(flag("node-rank") == 1) | (_OFFSET <= 0)),
+            ~SCALE_JOINER & ~(_OFFSET == 0),
+            _LARGEST <= 0,
+        ),
+        (_JOIN, written("node-rank"), written("elastic-ep-join-rank-offset"), _LARGEST),
+        "a group that joins has node rank 1 and an offset above 0, the size that it joins; nobody else has an offset; "
+        "the largest size is above 0",
+        "set elastic-ep-join-mode: scale with node-rank: 1 and elastic-ep-join-rank-offset, or remove all three",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+    Rule(
+        "elastic-initial-size",
+        some(
+            every(_INITIAL.given, ~_GROWS),
+            every(_GROWS, ~SCALE_JOINER, ~(_STARTS_WITH == TP_SIZE)),
+            every(
+                _GROWS,
+                SCALE_JOINER,
+                some(~_INITIAL.given, _INITIAL <= 0, _INITIAL > _OFFSET, _OFFSET + TP_SIZE > _LARGEST),
+            ),
+        ),
+        (_INITIAL, TP_SIZE, _LARGEST),
+        "the initial size belongs to a deployment that can grow beyond tp-size: the first group's is its own tp-size, "
+        "a joining group's is at most the offset that it joins at, and what comes out is at most max-ep-size",
+        "remove elastic-ep-initial-size, or set it to the first group's tp-size",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+)
+
+_GROWING: Final = (
+    Rule(
+        "elastic-replicas",
+        every(
+            _GROWS,
+            some(
+                TP_SIZE <= 0,
+                ATTN_DP_SIZE <= 0,
+                ATTN_CP_SIZE <= 0,
+                ~(TP_SIZE % (ATTN_DP_SIZE * ATTN_CP_SIZE) == 0),
+                ~(_LARGEST % _REPLICA == 0),
+                ~(_STARTS_WITH % _REPLICA == 0),
+                _STARTS_WITH <= 0,
+                SCALE_JOINER & ~(_OFFSET % _REPLICA == 0),
+            ),
+        ),
+        (_LARGEST, _INITIAL, _REPLICA),
+        "sizes grow by whole attention replicas of {replica} ranks",
+        "set max-ep-size, elastic-ep-initial-size and the offset to multiples of it",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+        shows={"replica": _REPLICA},
+    ),
+    Rule(
+        "elastic-layout",
+        every(
+            _GROWS,
+            some(
+                ~(_BACKEND == "mooncake"),
+                ~(A2A_BACKEND == "nixl"),
+                ~(EP_SIZE == TP_SIZE),
+                ~ATTN_DP_ENABLED,
+                ~ENABLE_DP_LM_HEAD,
+                ~(ATTN_CP_SIZE == 1),
+                ~(MOE_DP_SIZE == 1),
+                ~(_BALANCE == "round_robin"),
+                ~(ATTN_TP_SIZE % DCP_SIZE == 0),
+                some(ATTN_TP_SIZE > 1, SCALE_JOINER & (TP_SIZE == 1)) & ~(MOE_DENSE_TP_SIZE == 1),
+            ),
+        ),
+        (
+            *(_BACKEND, A2A_BACKEND, ATTN_DP_SIZE, ENABLE_DP_LM_HEAD, ATTN_CP_SIZE),
+            *(MOE_DP_SIZE, MOE_DENSE_TP_SIZE, _BALANCE),
+        ),
+        "a deployment that grows needs elastic-ep-backend mooncake, moe-a2a-backend nixl, attention data parallelism "
+        "with a data-parallel LM head, moe-dense-tp-size 1, round_robin balancing, and neither context parallelism nor "
+        "moe-dp-size",
+        "set these, or remove max-ep-size",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+    Rule(
+        "elastic-process",
+        every(
+            _GROWS,
+            some(
+                flag("elastic-ep-scale-timeout") <= 0.0,
+                ~(flag("tokenizer-worker-num") == 1),
+                flag("use-ray"),
+                flag("enable-elastic-expert-backup"),
+            ),
+        ),
+        (
+            _LARGEST,
+            written("elastic-ep-scale-timeout"),
+            written("tokenizer-worker-num"),
+            written("use-ray"),
+            written("enable-elastic-expert-backup"),
+        ),
+        "a deployment that grows has a timeout above 0, one tokenizer worker, no Ray and no expert backup",
+        "remove tokenizer-worker-num, use-ray and enable-elastic-expert-backup, or max-ep-size",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+    Rule(
+        "elastic-graph",
+        every(
+            _GROWS,
+            some(
+                ~CUDA_GRAPH_DECODE.isin(("full", "disabled")),
+                ~(CUDA_GRAPH_PREFILL == "disabled"),
+                every(
+                    CUDA_GRAPH_DECODE == "full",
+                    some(
+                        written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states"),
+                        flag("is-embedding"),
+                        written("dllm-algorithm").given,
+                        IS_ENCODER,
+                        written("forward-hooks").given,
+                        flag("enable-pdmux"),
+                    ),
+                ),
+            ),
+        ),
+        (_LARGEST, CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, written("speculative-algorithm")),
+        "a deployment that grows captures its decode graph again: full or none, no prefill graph, and with a full one "
+        "no speculation, embedding, diffusion, encoder, hooks or multiplexing",
+        "set cuda-graph-backend-decode: disabled, or remove max-ep-size",
+        _ELASTIC,
+        decided_by=_IN_ELASTIC,
+    ),
+)
+
+RULES: Final = tuple(replace(rule, roles=ROLES) for rule in (*_REBALANCE, *_JOINING, *_GROWING))
+RESOLVED: Final = ()
