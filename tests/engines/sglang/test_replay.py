@@ -73,6 +73,6 @@ def test_other_models_have_no_replay() -> None:
 
 def test_the_message_names_the_widths_and_the_way_out() -> None:
     (finding,) = judged(f"{ON} --dp-size 2 --enable-dp-attention").errors
-    assert "attention DP is 2 of TP 4" in finding.says
+    assert "as wide as TP (2 of 4 here)" in finding.says
     assert "--dp-size = 2" in str(finding)
-    assert "attn-dp-size to tp-size" in finding.fix
+    assert "set attn-dp-size to 4" in finding.fix

@@ -33,10 +33,23 @@ _BACK_TO_DSV4: Final = "leave out prefill-attention-backend and decode-attention
 
 SPECULATES: Final = written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states")
 
+_ASKED: Final = written("attention-backend")
+_PREFILL: Final = written("prefill-attention-backend")
+_DECODE: Final = written("decode-attention-backend")
+_DRAFT: Final = written("speculative-draft-attention-backend")
+_PREFILLS: Final = when(_PREFILL == "compressed", "dsv4", when(_PREFILL == "tokenspeed_mla", "trtllm_mla", _PREFILL))
+_DECODES: Final = when(_DECODE == "compressed", "dsv4", when(_DECODE == "tokenspeed_mla", "cutedsl_mla", _DECODE))
+"""The per-phase flags with retired names read as the ones that took their place (serving_hook.py)."""
+
 KV_CACHE_DTYPE: Final = named(
     "kv_cache_dtype",
-    when(flag("kv-cache-dtype") == "auto", "fp8_e4m3", flag("kv-cache-dtype")),
+    when(
+        (flag("kv-cache-dtype") == "auto") | some(*(leaf == "tokenspeed_mla" for leaf in (_ASKED, _DECODE))),
+        "fp8_e4m3",
+        flag("kv-cache-dtype"),
+    ),
     written("kv-cache-dtype"),
+    _DECODE,
 )
 
 _LAYOUT: Final = env("SGLANG_DSV4_KV_LAYOUT")
@@ -60,28 +73,25 @@ DSV4_ATTN_BACKEND: Final = named(
 )
 IS_TRTLLM: Final = DSV4_ATTN_BACKEND == "trtllm"
 
-_PREFILL: Final = written("prefill-attention-backend")
-_DECODE: Final = written("decode-attention-backend")
-_DRAFT: Final = written("speculative-draft-attention-backend")
 ATTENTION_BACKEND: Final = named(
     "attention_backend",
-    when(_PREFILL.given & (_PREFILL == _DECODE), _PREFILL, "dsv4"),
+    when(_PREFILLS.given & (_PREFILLS == _DECODES), _PREFILLS, "dsv4"),
     _PREFILL,
     _DECODE,
-    written("attention-backend"),
+    _ASKED,
 )
 PREFILL_ATTENTION_BACKEND: Final = named(
     "prefill_attention_backend_used",
-    when(_PREFILL.given, _PREFILL, when(_DECODE == "cutedsl_mla", "trtllm_mla", ATTENTION_BACKEND)),
+    when(_PREFILLS.given, _PREFILLS, when(_DECODES == "cutedsl_mla", "trtllm_mla", ATTENTION_BACKEND)),
     _PREFILL,
 )
 DECODE_ATTENTION_BACKEND: Final = named(
-    "decode_attention_backend_used", when(_DECODE.given, _DECODE, ATTENTION_BACKEND), _DECODE
+    "decode_attention_backend_used", when(_DECODES.given, _DECODES, ATTENTION_BACKEND), _DECODE
 )
 
 
 def _either(*backends: str) -> Expr:
-    return _PREFILL.isin(backends) | _DECODE.isin(backends)
+    return _PREFILLS.isin(backends) | _DECODES.isin(backends)
 
 
 PAGE_SIZE: Final = named(
@@ -90,16 +100,16 @@ PAGE_SIZE: Final = named(
         IS_SM100 & _either("fa4") & ~(flag("speculative-eagle-topk") > 1),
         128,
         when(
-            (_DECODE.isin(("flashmla", "trtllm_mla")))
+            (_DECODES.isin(("flashmla", "trtllm_mla")))
             | _either("cutedsl_mla", "trtllm_mha", "hpc_ops")
             | (_DRAFT == "trtllm_mha"),
             64,
             when(_either("intel_xpu"), 128, 256),
         ),
     ),
+    written("page-size"),
     _DECODE,
     _PREFILL,
-    written("page-size"),
 )
 """Tokens a page: 256 whatever `--page-size` says, unless a per-phase back end insists on its own.
 
@@ -224,7 +234,7 @@ _PHASES: Final = (
     ),
     Rule(
         "attention-decode-trtllm-mla",
-        (_DECODE == "trtllm_mla") & ~(IS_SM100 & (KV_CACHE_DTYPE == "fp8_e4m3")),
+        (_DECODES == "trtllm_mla") & ~(IS_SM100 & (KV_CACHE_DTYPE == "fp8_e4m3")),
         (_DECODE, KV_CACHE_DTYPE, PLATFORM),
         "trtllm_mla decodes on SM100 GPUs with an fp8_e4m3 KV cache",
         _BACK_TO_DSV4,
@@ -234,7 +244,7 @@ _PHASES: Final = (
     ),
     Rule(
         "attention-cutedsl-mla",
-        (_PREFILL == "cutedsl_mla") | ((_DECODE == "cutedsl_mla") & ~IS_SM100),
+        (_PREFILLS == "cutedsl_mla") | ((_DECODES == "cutedsl_mla") & ~IS_SM100),
         (_PREFILL, _DECODE, PLATFORM),
         "cutedsl_mla decodes on SM100 GPUs and does nothing else",
         _BACK_TO_DSV4,
@@ -246,7 +256,7 @@ _PHASES: Final = (
         "attention-trtllm-mha",
         some(
             _either("trtllm_mha") & IS_HIP,
-            every(_PREFILL == "trtllm_mha", ~IS_SM100, ATTN_CP_SIZE > 1),
+            every(_PREFILLS == "trtllm_mha", ~IS_SM100, ATTN_CP_SIZE > 1),
         ),
         (_PREFILL, _DECODE, PLATFORM, ATTN_CP_SIZE),
         "trtllm_mha runs on NVIDIA GPUs, and with context parallelism it prefills on SM100 only",

@@ -137,6 +137,17 @@ _CHECKPOINT_RULES: Final = (
         shows={"quantization": QUANTIZATION},
     ),
     Rule(
+        "model-config-parser",
+        ~flag("model-config-parser").isin(("auto", "hf", "mistral")),
+        (written("model-config-parser"),),
+        "config.json is read by auto, hf or mistral; others come with a plugin, and the released images hold none",
+        "remove model-config-parser, or acknowledge this rule for an image that holds such a plugin",
+        "SGLang 0.5.23, configs/model_config_parser_registry.py",
+        decided_by="model_config_parser_registry.get_model_config_parser",
+        roles=ROLES,
+        overridable=True,
+    ),
+    Rule(
         "model-quantize-and-serve",
         flag("quantize-and-serve"),
         (written("quantize-and-serve"),),

@@ -54,7 +54,6 @@ _WHOLE_DP: Final = every(
     (A2A_BACKEND_ASKED == "none") | (IS_CUDA & (A2A_BACKEND_ASKED == "megamoe")),
 )
 """Attention DP as wide as TP, with experts that decoder replay was made for."""
-_DECODER_DP: Final = ATTN_DP_ENABLED_ASKED & since(_RELEASE, ~_WHOLE_DP, TRUE)
 _ANY_CP: Final = some(PREFILL_CP, ~(ATTN_CP_SIZE_ASKED == 1), ~(DCP_SIZE == 1))
 
 DECODER_REPLAY: Final = named(
@@ -63,7 +62,13 @@ DECODER_REPLAY: Final = named(
         IS_V41 & ~_DECODER.given,
         since(
             _RELEASE,
-            every(IS_CUDA | ~IS_PD, ~_ANY_CP, ~RETURN_HIDDEN_STATES, ~_DECODER_GRAPH, ~_DECODER_DP),
+            every(
+                IS_CUDA | ~IS_PD,
+                ~_ANY_CP,
+                ~RETURN_HIDDEN_STATES,
+                ~_IS_WHOLE_GRAPH,
+                ~ATTN_DP_ENABLED_ASKED | _WHOLE_DP,
+            ),
             False,
         ),
         _DECODER,
@@ -87,31 +92,34 @@ _DECODER_RULES: Final = (
     ),
     Rule(
         "decoder-replay-attention-dp",
-        _DECODER_ON & _DECODER_DP,
+        every(_DECODER_ON, ATTN_DP_ENABLED_ASKED, ~_WHOLE_DP),
         (_DECODER, ATTN_DP_SIZE_ASKED, TP_SIZE, ATTN_CP_SIZE_ASKED, A2A_BACKEND_ASKED),
-        "decoder replay runs with attention data parallelism {where}; here attention DP is {dp} of TP {tp}, "
-        "attention CP {cp}, all-to-all {a2a}",
-        f"set {{way}}attn-dp-size to 1, or {_LEAVE_OUT}",
+        "decoder replay with attention data parallelism needs it as wide as TP ({dp} of {tp} here), attention CP 1 "
+        "({cp} here) and moe-a2a-backend {backends} ({a2a} here)",
+        f"set attn-dp-size to {{tp}} and moe-a2a-backend to none, or attn-dp-size to 1, or {_LEAVE_OUT}",
         _SOURCE,
         decided_by=_FEATURES,
         roles=ROLES,
-        stated=_ALL,
+        since=_RELEASE,
         shows={
-            "where": since(
-                _RELEASE,
-                when(
-                    IS_HIP,
-                    "as wide as TP, without attention CP, and with moe-a2a-backend none only",
-                    "as wide as TP, without attention CP, and with moe-a2a-backend none or megamoe only",
-                ),
-                "not at all",
-            ),
-            "way": since(_RELEASE, "attn-dp-size to tp-size with moe-a2a-backend none, set ", ""),
             "dp": ATTN_DP_SIZE_ASKED,
             "tp": TP_SIZE,
             "cp": ATTN_CP_SIZE_ASKED,
             "a2a": A2A_BACKEND_ASKED,
+            "backends": when(IS_HIP, "none", "none or megamoe"),
         },
+    ),
+    Rule(
+        "decoder-replay-any-attention-dp",
+        _DECODER_ON & ATTN_DP_ENABLED_ASKED,
+        (_DECODER, ATTN_DP_SIZE_ASKED),
+        "decoder replay has no attention data parallelism in this version",
+        "set attn-dp-size to 1, or remove decoder replay",
+        "SGLang commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py",
+        decided_by=_FEATURES,
+        roles=ROLES,
+        until=_RELEASE,
+        stated=("dsv41-2026-09", "dsv41-37ae292e"),
     ),
 )
 
