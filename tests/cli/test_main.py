@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from epd_operator.cli.main import main, parser
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +30,11 @@ def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> 
         (["version"], ("kopf", "kubernetes", "aiohttp", "pydantic", "rich")),
         (["crd"], ("kopf", "kubernetes", "aiohttp", "rich")),
         (["status", "--help"], ("kopf", "kubernetes", "aiohttp", "pydantic")),
+        (["validate", "--help"], ("kopf", "kubernetes", "aiohttp", "pydantic", "yaml")),
+        (["validate", "manifests/samples"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
+        (["validate", "--", "--tp", "4"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
+        (["explain", "manifests/samples"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
+        (["render", "manifests/samples"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
     ],
 )
 def test_a_command_loads_only_what_it_needs(command: list[str], heavy: tuple[str, ...]) -> None:
@@ -36,7 +44,7 @@ def test_a_command_loads_only_what_it_needs(command: list[str], heavy: tuple[str
         f"with contextlib.suppress(SystemExit): main({command!r})\n"
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stderr.strip() == "[]"
 
 
@@ -46,7 +54,7 @@ def test_status_does_not_load_kopf() -> None:
     assert done.stdout.split()[0] == "False"
 
 
-@pytest.mark.parametrize("command", ["run", "status", "crd", "version"])
+@pytest.mark.parametrize("command", ["run", "status", "crd", "version", "validate", "explain", "render"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parser().parse_args([command, "--help"])
@@ -75,3 +83,14 @@ def test_namespace_and_all_namespaces_exclude_each_other(capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         parser().parse_args(["status", "-A", "-n", "x"])
     assert "not allowed with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["validate", "explain", "render"])
+def test_help_has_examples_and_says_what_the_exit_status_means(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    text = capsys.readouterr().out
+    assert f"  epd {command} deploy.yaml" in text
+    assert "exit status: 0 " in text

@@ -9,49 +9,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from epd_operator import __version__
+from epd_operator.cli import usage as texts
 
 # Each command imports what it needs: `epd version` must not pay for a Kubernetes client.
 # ruff: noqa: PLC0415
 
 Command = Callable[[argparse.Namespace], int]
+Adder = Callable[..., argparse.ArgumentParser]
 
-DESCRIPTION: Final = """\
-DeepSeek-V4.1 on Kubernetes as vision-encode, prefill and decode pods behind one router.
-
-  epd status demo -n llm --watch     look at one deployment until you press Ctrl-C
-  epd status -A -o json              everything, for scripts
-  epd crd | kubectl apply --server-side -f -
-  epd run                            the operator itself; the chart does this for you
-"""
-
-RUN: Final = """\
-Run the operator. It reads the service account inside a pod, and the kubeconfig anywhere else.
-
-Two processes may run at once: one leads (a Lease decides), the other stands by and takes over within seconds.
-
-environment:
-  EPD_WATCH_NAMESPACE  namespaces to watch, separated by commas; empty: all
-  EPD_ROUTER_IMAGE     default image of the router pods
-  EPD_WORKER_IMAGE     default image of the Reference engine's pods
-  EPD_WORKERS          reconciliations at once (32)
-  EPD_METRICS_PORT     Prometheus metrics (8080)
-  EPD_PROBES_PORT      /healthz and /readyz (8090)
-  EPD_LEASE_NAME       name of the Lease (epd-operator)
-  POD_NAME             part of the lease identity; the host's name when unset
-  POD_NAMESPACE        namespace of the Lease (epd-system)
-"""
-
-STATUS: Final = """\
-Show what the operator last wrote into status, and the pods behind it.
-
-exit status: 0 every shown deployment is Ready, 1 one is not, 2 the cluster or the deployment was not found
-"""
+PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
+ROLES: Final = ("aggregated", "prefill", "decode", "encode")
 
 
 def parser() -> argparse.ArgumentParser:
     """The complete command line."""
     root = argparse.ArgumentParser(
-        prog="epd", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="epd", description=texts.DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
@@ -62,14 +35,15 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    status = command("status", _status, "show deployments, their roles, conditions and pods", STATUS)
+    _offline(command)
+    status = command("status", _status, "show deployments, their roles, conditions and pods", texts.STATUS)
     status.add_argument("name", nargs="?", metavar="NAME", help="one deployment; all of the namespace when left out")
     where = status.add_mutually_exclusive_group()
     where.add_argument("-n", "--namespace", help="namespace (default: the kubeconfig context's)")
     where.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces")
     status.add_argument("-w", "--watch", action="store_true", help="keep looking until Ctrl-C")
     status.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: text)")
-    for target in (status, operator := command("run", _run, "run the operator", RUN)):
+    for target in (status, operator := command("run", _run, "run the operator", texts.RUN)):
         target.add_argument("--kubeconfig", metavar="FILE", help="instead of $KUBECONFIG or ~/.kube/config")
         target.add_argument("--context", help="context of the kubeconfig (default: its current one)")
     operator.add_argument(
@@ -86,9 +60,58 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def _offline(command: Adder) -> None:
+    """The commands that need no cluster."""
+    validate = command("validate", _validate, "say what would be refused, before a pod exists", texts.VALIDATE)
+    validate.usage = "epd validate [options] PATH... | [options] -- FLAGS... | [options] --cases FILE"
+    validate.add_argument("paths", nargs="*", metavar="PATH", help="file, folder, or - for standard input")
+    validate.add_argument("-o", "--output", choices=("text", "json", "sarif"), default="text", help="(default: text)")
+    validate.add_argument(
+        "--platform",
+        choices=PLATFORMS,
+        help="judge SGLang for this platform (default: what the object says; for command lines cuda-sm90)",
+    )
+    validate.add_argument(
+        "--engine-version",
+        metavar="VERSION",
+        help="judge by the rules of this SGLang (default: what the object says; for command lines the newest known)",
+    )
+    validate.add_argument("--strict", action="store_true", help="warnings refuse, too")
+    validate.add_argument(
+        "--ours-only",
+        action="store_true",
+        help="pass over named files that cannot hold a DeepSeekV41Deployment, even unreadable ones; folders always do",
+    )
+    validate.add_argument("--role", choices=ROLES, help="role of the command line (default: what its flags say)")
+    validate.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the command line; repeatable"
+    )
+    validate.add_argument(
+        "--cases", metavar="FILE", help="many command lines, a JSON object a line; - for standard input"
+    )
+    explain = command("explain", _explain, "show the final command line of each role, and why", texts.EXPLAIN)
+    render = command("render", _render, "print every object that the operator would make", texts.RENDER)
+    for target, forms in ((explain, ("text", "json")), (render, ("yaml", "json"))):
+        target.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
+        target.add_argument("-o", "--output", choices=forms, default=forms[0], help=f"(default: {forms[0]})")
+    render.add_argument("-n", "--namespace", help="instead of the object's own (default: that, or default)")
+    render.add_argument("--router-image", metavar="IMAGE", help="of the router pods (default: as installed)")
+    render.add_argument("--worker-image", metavar="IMAGE", help="of the Reference engine (default: as installed)")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    arguments = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    words = None
+    if given[:1] == ["validate"] and "--" in given:
+        # Behind it stands another program's command line, which this parser must not read.
+        at = given.index("--")
+        given, words = given[:at], given[at + 1 :]
+    root = parser()
+    arguments = root.parse_args(given)
+    if arguments.command == "validate":
+        arguments.words = words
+        _check(root, arguments)
     run: Command = arguments.run
     try:
         return run(arguments)
@@ -97,6 +120,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _check(root: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with a usage message when options of `validate` do not go together."""
+    ways = [bool(arguments.paths), arguments.words is not None, arguments.cases is not None]
+    if sum(ways) != 1:
+        root.error("validate takes one of: PATH..., -- FLAGS..., --cases FILE")
+    if arguments.words is None and (arguments.role or arguments.env):
+        root.error("--role and --env go with a command line behind --")
+    if arguments.cases is not None and arguments.output != "text":
+        root.error("--cases answers with JSON rows: leave out -o")
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from epd_operator.cli import validate
+
+    options = validate.Options(
+        platform=arguments.platform,
+        version=arguments.engine_version,
+        output=arguments.output,
+        strict=arguments.strict,
+        ours_only=arguments.ours_only,
+    )
+    if arguments.cases is not None:
+        return validate.cases(arguments.cases, options)
+    if arguments.words is not None:
+        return validate.command_line(arguments.words, arguments.env, arguments.role, options)
+    return validate.files(arguments.paths, options)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from epd_operator.cli import explain
+
+    return explain.show(arguments.paths, arguments.output)
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    from epd_operator.cli import render
+
+    options = render.Options(arguments.output, arguments.namespace, arguments.router_image, arguments.worker_image)
+    return render.show(arguments.paths, options)
 
 
 def _version(_: argparse.Namespace) -> int:

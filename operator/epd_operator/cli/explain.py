@@ -1,0 +1,258 @@
+"""`epd explain`: what would run, and why each part of it is what it is.
+
+The tricky idea: nothing here knows how a command line is made. The words are read off the rendered pod, each is traced
+back to the field, the operator or the profile that it can come from, and what the engine makes of them is asked from
+the rules.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from epd_operator.api import names
+from epd_operator.cli import refusal
+from epd_operator.cli.render import Options, planned_for
+from epd_operator.cli.terminal import clean, style_of
+from epd_operator.engines import lookup, table, validation
+from epd_operator.engines.finding import plain
+from epd_operator.engines.process import mapping, read
+from epd_operator.engines.profile import Profile
+
+if TYPE_CHECKING:
+    from epd_operator.cli.document import Document
+    from epd_operator.cli.terminal import Style
+    from epd_operator.engines.expression import Leaf, Named
+
+SCHEMA: Final = "epd.dev/explain/v1"
+OPERATOR: Final = "operator"
+PROFILE: Final = "profile default"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One flag or variable of a process.
+
+    Attributes:
+        text: as it stands on the command line, or the variable's value.
+        name: of the flag or variable.
+        source: the field that it comes from, the operator, or the profile.
+    """
+
+    name: str
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A value that the engine settles by itself.
+
+    Attributes:
+        name: the engine's own word for it, where it has one.
+        effective: what it comes to.
+        given: what was given for it; None when nothing was.
+        source: what was given; empty when nothing was.
+        overridden: something else was given than what it comes to.
+    """
+
+    name: str
+    effective: Any
+    given: Any
+    source: str
+    overridden: bool
+
+
+@dataclass(frozen=True)
+class Account:
+    """One role explained.
+
+    Attributes:
+        program: the words before the flags.
+    """
+
+    role: str
+    program: tuple[str, ...]
+    flags: tuple[Part, ...]
+    environment: tuple[Part, ...]
+    resolved: tuple[Resolved, ...]
+
+
+def show(paths: Sequence[str], output: Literal["text", "json"]) -> int:
+    """Explain every object in files and folders; the exit status."""
+    found, status = refusal.accepted(paths)
+    explained = [(document, accounts(document)) for document in found]
+    if output == "json":
+        print(json.dumps({"schema": SCHEMA, "documents": [_record(*pair) for pair in explained]}, indent=2))
+        return status
+    style = style_of(sys.stdout)
+    for document, roles in explained:
+        print(style("bold", clean(f"{document.source.name}: {document.label}", sys.stdout)))
+        for account in roles:
+            for line in _lines(account, style):
+                print(line)
+    return status
+
+
+def accounts(document: Document) -> list[Account]:
+    """The roles of an accepted object, in the order encode, prefill, decode."""
+    containers = _containers(planned_for(document, Options()).objects)
+    judgement = validation.validate(document.data)
+    engine = document.data["spec"]["engine"]
+    ruleset = table.RULESETS.get(engine["type"])
+    values = {value.name: value for value in ruleset.resolved} if ruleset is not None else {}
+    return [
+        _account(document.data, role, containers[role], values, judgement.resolved.get(role, {}))
+        for role in names.ROLES
+        if role in containers
+    ]
+
+
+def _containers(objects: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The engine's container of each role."""
+    found = {}
+    for obj in objects:
+        role = obj["metadata"]["labels"].get(names.LABEL_COMPONENT, "")
+        spec = mapping(obj.get("spec"))
+        group = mapping(spec.get("leaderWorkerTemplate"))
+        template = spec.get("template") or group.get("leaderTemplate") or group.get("workerTemplate")
+        if role in names.ROLES and isinstance(template, Mapping):
+            found[role] = template["spec"]["containers"][0]
+    return found
+
+
+def _account(
+    data: Mapping[str, Any],
+    role: names.RoleName,
+    container: Mapping[str, Any],
+    values: Mapping[str, Named],
+    resolved: Mapping[str, Any],
+) -> Account:
+    words = [*container["command"], *container["args"]]
+    start = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    origin = _Origin(data, role)
+    return Account(
+        role=role,
+        program=tuple(words[:start]),
+        flags=tuple(Part(flag, text, origin.of_flag(flag)) for flag, text in _grouped(words[start:])),
+        environment=tuple(
+            Part(entry["name"], _value(entry), origin.of_variable(entry["name"])) for entry in container["env"]
+        ),
+        resolved=tuple(origin.resolved(values[name], value) for name, value in resolved.items() if name in values),
+    )
+
+
+def _grouped(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each flag with the words that belong to it."""
+    group: list[str] = []
+    for word in words:
+        if word.startswith("--") and group:
+            yield _name(group[0]), " ".join(group)
+            group = []
+        group.append(word)
+    if group:
+        yield _name(group[0]), " ".join(group)
+
+
+def _name(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0]
+
+
+def _value(entry: Mapping[str, Any]) -> str:
+    source = mapping(entry.get("valueFrom"))
+    if secret := mapping(source.get("secretKeyRef")):
+        return f"<key {secret.get('key')} of Secret {secret.get('name')}>"
+    if place := mapping(source.get("fieldRef")):
+        return f"<{place.get('fieldPath')} of the pod>"
+    return str(entry.get("value", ""))
+
+
+class _Origin:
+    """Traces the parts of one role back to what set them."""
+
+    def __init__(self, data: Mapping[str, Any], role: names.RoleName) -> None:
+        self._data = data
+        self._role = role
+        engine = data["spec"]["engine"]
+        profile = lookup(engine["type"], engine["version"], engine.get("versionPolicy") or "Strict")
+        assert isinstance(profile, Profile)  # the object was accepted
+        self._catalogue = profile.args(role)
+        self._declared = mapping(read(data, f"spec.roles.{role}"))
+
+    def of_flag(self, flag: str) -> str:
+        """The field, the operator or the profile."""
+        if flag in mapping(self._declared.get("args")):
+            return f"spec.roles.{self._role}.args.{flag}"
+        spec = self._catalogue.find(flag) or self._catalogue.find(flag.removeprefix("no-"))
+        owner = (spec.owner or "").replace("<role>", self._role) if spec is not None else ""
+        if not owner.startswith(("spec.", "metadata.")):
+            return OPERATOR if owner or spec is None else PROFILE
+        return owner if read(self._data, owner) is not None else f"{OPERATOR}, as {owner} is not set"
+
+    def of_variable(self, name: str) -> str:
+        """The field or the operator."""
+        for part in ("env", "secretEnv"):
+            if name in mapping(self._declared.get(part)):
+                return f"spec.roles.{self._role}.{part}.{name}"
+        return OPERATOR
+
+    def resolved(self, value: Named, effective: Any) -> Resolved:
+        """A settled value with the first thing that was given for it."""
+        for leaf in value.settles:
+            place, given = self._given(leaf)
+            if given is not None:
+                return Resolved(value.name, effective, given, place, given != effective)
+        return Resolved(value.name, effective, None, "", overridden=False)
+
+    def _given(self, leaf: Leaf) -> tuple[str, Any]:
+        match leaf.source:
+            case "flag":
+                spec = self._catalogue.find(leaf.name)
+                owner = (spec.owner or "").replace("<role>", self._role) if spec is not None else ""
+                place = owner or f"spec.roles.{self._role}.args.{leaf.name}"
+                if not owner:
+                    return place, mapping(self._declared.get("args")).get(leaf.name)
+                return place, read(self._data, place)
+            case "env":
+                return f"spec.roles.{self._role}.env.{leaf.name}", mapping(self._declared.get("env")).get(leaf.name)
+            case "field":
+                place = f"spec.roles.{self._role}.{leaf.name}"
+            case "spec":
+                place = f"spec.{leaf.name}"
+            case "model":
+                return "", None
+        return place, read(self._data, place)
+
+
+def _lines(account: Account, style: Style) -> Iterator[str]:
+    yield ""
+    yield style("bold", f"{account.role}: {' '.join(account.program)}")
+    yield from _table([(part.text, part.source) for part in account.flags], style)
+    if account.environment:
+        yield style("bold", "  environment")
+        yield from _table([(f"{part.name}={part.text}", part.source) for part in account.environment], style)
+    if account.resolved:
+        yield style("bold", "  what the engine makes of it")
+        yield from _table([_settled(value) for value in account.resolved], style)
+
+
+def _settled(value: Resolved) -> tuple[str, str]:
+    text = f"{value.name} = {plain(value.effective)}" if value.effective is not None else f"{value.name} not set"
+    if not value.source:
+        return text, "resolved by the engine"
+    shown = f"{value.source} = {plain(value.given)}"
+    return text, f"{shown}, overridden by the engine" if value.overridden else shown
+
+
+def _table(rows: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
+    cleaned = [(clean(text, sys.stdout), clean(source, sys.stdout)) for text, source in rows]
+    column = min(max((len(text) for text, _ in cleaned), default=0), 60)
+    for text, source in cleaned:
+        yield f"    {text:<{column}}  {style('dim', source)}"
+
+
+def _record(document: Document, roles: Sequence[Account]) -> dict[str, Any]:
+    return {"file": document.source.name, "name": document.label, "roles": [asdict(account) for account in roles]}

@@ -1,0 +1,55 @@
+"""Text for a terminal or a file: colours where they help, and nothing that a document could smuggle in."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_CODES: Final = {"red": "31;1", "yellow": "33;1", "green": "32;1", "bold": "1", "dim": "2"}
+_UNPRINTABLE: Final = re.compile(
+    "\x1b(?!\\[(?:31;1|33;1|32;1|1|2|0)m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters (but for our own colours), surrogates, and what turns the direction of writing."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How words are marked.
+
+    Attributes:
+        coloured: whether they are at all.
+    """
+
+    coloured: bool
+
+    def __call__(self, mark: str, text: str) -> str:
+        """The text in a colour or weight."""
+        return f"\x1b[{_CODES[mark]}m{text}\x1b[0m" if self.coloured else text
+
+
+def style_of(stream: TextIO) -> Style:
+    """Colours on a terminal, unless NO_COLOR or a dumb terminal says otherwise."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Style(wanted and stream.isatty())
+
+
+def clean(text: str, stream: TextIO | None = None) -> str:
+    """The text with unprintable characters escaped, and those that the stream's encoding lacks."""
+    safe = _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    encoding = (getattr(stream, "encoding", None) or "utf-8") if stream is not None else "utf-8"
+    return safe if safe.isascii() else safe.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def width(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )

@@ -1,0 +1,202 @@
+"""`epd validate`: judge objects, one command line, or many; print; and say by the exit status how it went."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from epd_operator.cli import case, document, paste, record, report, sarif
+from epd_operator.cli.source import ReadError
+from epd_operator.cli.terminal import clean, style_of
+from epd_operator.cli.verdict import Tally, Verdict
+from epd_operator.engines import commandline, table, validation
+from epd_operator.engines import version as versions
+from epd_operator.engines.finding import Finding, Side
+from epd_operator.engines.process import mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TextIO
+
+    from epd_operator.cli.document import Document, Unreadable
+    from epd_operator.cli.paste import Paste
+    from epd_operator.engines.judgement import Judgement
+
+Output = Literal["text", "json", "sarif"]
+
+PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
+ROLE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "aggregated": (),
+    "prefill": ("--disaggregation-mode", "prefill"),
+    "decode": ("--disaggregation-mode", "decode"),
+    "encode": ("--encoder-only",),
+}
+"""Flags by which SGLang 0.5.23 is told its role (server_args.py)."""
+_OPTIONS: Final = {"platform": "--platform", "version": "--engine-version"}
+ROLE_CONTRADICTION: Final = "role-contradiction"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to judge and how to answer.
+
+    Attributes:
+        platform: instead of what the object says; for command lines the default is the engine's.
+        version: instead of what the object says; for command lines the default is the newest known.
+        output: form of the answer.
+        strict: warnings refuse as well.
+        ours_only: pass over named files that cannot hold one of our objects.
+    """
+
+    platform: str | None = None
+    version: str | None = None
+    output: Output = "text"
+    strict: bool = False
+    ours_only: bool = False
+
+
+def files(paths: Sequence[str], options: Options) -> int:
+    """Judge the objects in files and folders; the exit status."""
+    printer = _Printer(options)
+    for reading in document.read(paths, ours_only=options.ours_only):
+        printer.tally.skipped += reading.skipped
+        for found in reading.documents:
+            printer.add(judged(found, options))
+        if reading.unreadable is not None:
+            printer.add(reading.unreadable)
+    return printer.close()
+
+
+def judged(found: Document, options: Options) -> Verdict:
+    """The verdict on one object."""
+    engine = mapping(mapping(found.data.get("spec")).get("engine"))
+    asked = {"platform": options.platform, "version": options.version}
+    if engine.get("type") != "SGLang":
+        asked = dict.fromkeys(asked)  # another engine has other platforms and versions
+    judgement = validation.validate(found.data, platform=asked["platform"], version=asked["version"])
+    ruleset = table.RULESETS.get(str(engine.get("type"))) if judgement.version else None
+    platform = asked["platform"] or engine.get("platform")
+    return Verdict(
+        judgement,
+        found,
+        engine=f"{ruleset.engine_type} {judgement.version}" if ruleset is not None else "",
+        platform=str(platform or ruleset.default_platform) if ruleset is not None else "",
+        strict=options.strict,
+        overrides={f"spec.engine.{name}": _OPTIONS[name] for name, value in asked.items() if value is not None},
+    )
+
+
+def command_line(words: Sequence[str], env: Sequence[str], role: str | None, options: Options) -> int:
+    """Judge one command line; the exit status."""
+    try:
+        pasted = paste.read(words)
+        pasted = replace(pasted, env={**pasted.env, **paste.variables(env)})
+    except paste.PasteError as error:
+        return _unusable(str(error))
+    version, platform = _engine(options)
+    if version is None:
+        return _unusable(platform)
+    verdict = Verdict(
+        _judged_line(pasted, role, version, platform),
+        engine=f"SGLang {version}",
+        platform=platform,
+        strict=options.strict,
+    )
+    printer = _Printer(options)
+    printer.add(verdict)
+    return printer.close(summary=False)
+
+
+def cases(path: str, options: Options) -> int:
+    """Judge a file of command lines; the exit status."""
+    version, platform = _engine(options)
+    if version is None:
+        return _unusable(platform)
+    try:
+        return case.judge(path, version, platform, PLATFORMS, sys.stdout)
+    except ReadError as error:
+        return _unusable(f"{path} {error.message}")
+
+
+def _judged_line(pasted: Paste, role: str | None, version: str, platform: str) -> Judgement:
+    def judge(argv: Sequence[str]) -> Judgement:
+        return validation.validate_command_line(version, platform, argv, pasted.env)
+
+    if role is None:
+        return judge(pasted.argv)
+    catalogue = table.RULESETS["SGLang"].catalogue(version, "aggregated")
+    parsed = commandline.parse(pasted.argv, catalogue)
+    if parsed.role == role:
+        return judge(pasted.argv)
+    # `--disaggregation-mode null` is a role that was given, too.
+    if parsed.role == "aggregated" and "disaggregation-mode" not in parsed.args:
+        return judge((*pasted.argv, *ROLE_FLAGS[role]))
+    found = judge(pasted.argv)
+    flags = " ".join(ROLE_FLAGS[parsed.role])
+    contradiction = Finding(
+        ROLE_CONTRADICTION,
+        "error",
+        role,
+        (Side("--role", role), Side("command line", flags or "--disaggregation-mode null")),
+        f"the flags start the {parsed.role} role, not the one that --role names",
+        "leave one of the two out",
+        version=version,
+        platform=platform,
+        source="epd",
+    )
+    return replace(found, findings=(contradiction, *found.findings))
+
+
+def _engine(options: Options) -> tuple[str | None, str]:
+    """Version and platform for command lines; None and a message when no rules are known."""
+    ruleset = table.RULESETS["SGLang"]
+    platform = options.platform or ruleset.default_platform
+    resolved = versions.resolve(options.version or ruleset.versions[-1], "Nearest")
+    if isinstance(resolved, versions.Refusal):
+        return None, resolved.message.replace("spec.engine.version", "--engine-version")
+    return resolved.version, platform
+
+
+class _Printer:
+    """Prints text as it comes, and JSON and SARIF at the end."""
+
+    def __init__(self, options: Options) -> None:
+        self.tally = Tally()
+        self._options = options
+        self._verdicts: list[Verdict] = []
+        self._unreadable: list[Unreadable] = []
+
+    def add(self, found: Verdict | Unreadable) -> None:
+        """Take one result."""
+        self.tally.add(found)
+        if isinstance(found, Verdict):
+            if self._options.output == "text":
+                _print(report.verdict_lines(found, style_of(sys.stdout)), sys.stdout)
+            else:
+                self._verdicts.append(found)
+            return
+        self._unreadable.append(found)
+        _print(report.unreadable_lines(found, style_of(sys.stderr)), sys.stderr)
+
+    def close(self, *, summary: bool = True) -> int:
+        """Print what is left; the exit status."""
+        output = self._options.output
+        if output == "json":
+            print(json.dumps(record.whole(self._verdicts, self._unreadable, self.tally), indent=2))
+        elif output == "sarif":
+            print(json.dumps(sarif.log(self._verdicts, self._unreadable), indent=2))
+        elif summary:
+            print(self.tally)
+        return self.tally.status
+
+
+def _print(lines: Iterable[str], stream: TextIO) -> None:
+    for line in lines:
+        print(clean(line, stream), file=stream)
+
+
+def _unusable(message: str) -> int:
+    print(f"epd: {clean(message, sys.stderr)}", file=sys.stderr)
+    return 2
