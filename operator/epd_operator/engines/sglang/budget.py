@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines.expression import PLATFORM, Expr, Opaque, every, lift, named, number, some, when
 from epd_operator.engines.rule import ROLES, Rule
-from epd_operator.engines.sglang.attention import PAGE_SIZE
-from epd_operator.engines.sglang.base import DRAFT_BLOCK, IS_CUDA, IS_DECODE, IS_ENCODER, IS_HIP, IS_PREFILL
+from epd_operator.engines.sglang.attention import SPECULATES
+from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_ENCODER, IS_HIP, IS_PREFILL
 from epd_operator.engines.sglang.chunk import (
     CHUNK_SIZE,
     CHUNK_SIZE_WHOLE,
@@ -21,7 +21,7 @@ from epd_operator.engines.sglang.chunk import (
     least,
     most,
 )
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.given import env, written
 from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, settings
 from epd_operator.engines.sglang.moe import A2A_BACKEND
 from epd_operator.engines.sglang.parallel import (
@@ -31,6 +31,7 @@ from epd_operator.engines.sglang.parallel import (
     PREFILL_CP,
     TP_SIZE,
 )
+from epd_operator.engines.sglang.speculation import SPECULATIVE_NUM_DRAFT_TOKENS
 from epd_operator.engines.sglang.switch import switch
 
 if TYPE_CHECKING:
@@ -94,11 +95,9 @@ PREFILL_MAX_BS: Final = named(
 )
 """Longest prefill of a graph, in tokens."""
 
-_SPECULATES: Final = written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states")
-_DRAFTED: Final = written("speculative-dspark-block-size").otherwise(DRAFT_BLOCK.otherwise(5)) + 1
 TOKENS_PER_REQUEST: Final = named(
     "decode_tokens_per_request",
-    when(_SPECULATES, written("speculative-num-draft-tokens").otherwise(_DRAFTED), 1),
+    when(SPECULATES, SPECULATIVE_NUM_DRAFT_TOKENS.otherwise(1), 1),
     written("speculative-dspark-block-size"),
     written("speculative-algorithm"),
 )
@@ -148,19 +147,6 @@ _IS_FLYDSL: Final = every(
     ~IS_PREFILL,
     _FLYDSL_DECODE > 0,
     _FLYDSL_DECODE < _FLYDSL_WHOLE,
-)
-
-_CHUNKS: Final = (
-    Rule(
-        "chunk-whole-pages",
-        every(CHUNK_SIZE > 0, ~IS_DECODE, ~(CHUNK_SIZE % PAGE_SIZE == 0)),
-        (CHUNK_SIZE, PAGE_SIZE, ATTN_DP_SIZE),
-        "a prefill step of {chunk} tokens on each attention data-parallel rank does not fill whole pages of {page}",
-        "set chunked-prefill-size to a multiple of page size x attn-dp-size, or to -1",
-        "SGLang 0.5.23, srt/arg_groups/validation_hook.py, check_server_args",
-        decided_by="validation_hook.check_server_args",
-        shows={"chunk": CHUNK_SIZE, "page": PAGE_SIZE},
-    ),
 )
 
 _MEGAMOE: Final = (
@@ -320,7 +306,7 @@ _OTHERS: Final = (
     ),
     Rule(
         "deepep-v2-draft",
-        some(_DRAFT_EXCHANGE == "deepep_v2", every(_IS_V2, _SPECULATES, ~_DRAFT_EXCHANGE.given)),
+        some(_DRAFT_EXCHANGE == "deepep_v2", every(_IS_V2, SPECULATES, ~_DRAFT_EXCHANGE.given)),
         (A2A_BACKEND, _DRAFT_EXCHANGE, written("speculative-algorithm")),
         "a draft model does not exchange tokens by DeepEP v2",
         "set speculative-moe-a2a-backend to none, or choose another moe-a2a-backend",
@@ -329,5 +315,5 @@ _OTHERS: Final = (
     ),
 )
 
-RULES: Final = (*_CHUNKS, *_MEGAMOE, *(replace(rule, roles=ROLES) for rule in _OTHERS))
+RULES: Final = (*_MEGAMOE, *(replace(rule, roles=ROLES) for rule in _OTHERS))
 RESOLVED: Final = (DECODE_MAX_BS, PREFILL_MAX_BS)

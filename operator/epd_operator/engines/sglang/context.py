@@ -10,6 +10,7 @@ from typing import Final
 
 from epd_operator.engines.expression import every, some
 from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PREFILL, IS_SM100, IS_V41, MODE
 from epd_operator.engines.sglang.given import flag, written
 from epd_operator.engines.sglang.parallel import (
@@ -208,7 +209,7 @@ _DWDP: Final = (
             IS_DWDP,
             some(
                 flag("enable-eplb"),
-                written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states"),
+                SPECULATES,
                 ~(PP_SIZE == 1),
                 flag("enable-two-batch-overlap"),
             ),

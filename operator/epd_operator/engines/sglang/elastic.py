@@ -7,6 +7,7 @@ from typing import Final
 
 from epd_operator.engines.expression import every, field_of, named, size, some, when
 from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_ENCODER, IS_PREFILL
 from epd_operator.engines.sglang.given import flag, written
 from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL
@@ -273,7 +274,7 @@ _GROWING: Final = (
                 every(
                     CUDA_GRAPH_DECODE == "full",
                     some(
-                        written("speculative-algorithm").given & ~flag("enable-return-aux-hidden-states"),
+                        SPECULATES,
                         flag("is-embedding"),
                         written("dllm-algorithm").given,
                         IS_ENCODER,
