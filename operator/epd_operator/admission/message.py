@@ -1,0 +1,170 @@
+"""What a finding says, in CEL: the words of `Finding`, put together by the API server.
+
+The tricky idea: spelling out in every rule and role how a flag is shown would triple the policy. So a broken rule
+yields nothing but its role and id; the words of a rule stand once, in a small notation, and one expression, `lines`,
+fills them in. The notation: parts are separated by line breaks. A part that begins with `@` is a side: alternatives
+separated by `|`, then `~` and the effective value, if any. A part that begins with `~` is a value. A side is a flag
+`p.tp-size`, a variable `p$NAME`, or a field `p/nodes`; the letter is a role, `_` the role that broke the rule.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.engines.cel import Program, quoted, shown
+from epd_operator.engines.expression import At, Circumstance, Declared, Expr, Leaf, Named, leaves_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from epd_operator.engines.fold import Folder
+    from epd_operator.engines.rule import Rule
+
+_FORMAT: Final = string.Formatter()
+_SPEC: Final = "s"
+"""Letter of what belongs to no role."""
+_SPELLED: Final = "(type(it) == list ? '[' + it.map(item, string(item)).join(', ') + ']' : string(it))"
+
+
+def lines(found: str, prefix: Mapping[str, str]) -> str:
+    """CEL of the lines of findings.
+
+    Args:
+        found: CEL of the list of findings, each a letter, a dot and the id of a rule.
+        prefix: how the variables of a role begin, one letter.
+    """
+    roles = {short: f"spec.roles.{role}." for role, short in prefix.items()}
+    places = _map({**roles, _SPEC: "spec."}, quoted)
+    flags, good, variables, values = (
+        _map({short: f"variables.{short}{end}" for short in shorts}, str)
+        for end, shorts in (("", roles), ("_good", roles), ("_env", roles), ("_shown", (*roles, _SPEC)))
+    )
+    letter = "(it.charAt(0) == '_' ? f.charAt(0) : it.charAt(0))"
+    key = "it.substring(2)"
+    place = f"(it.charAt(1) == '.' ? 'args.' : it.charAt(1) == '$' ? 'env.' : '') + {key}"
+    flag = f"({key} in {good}[{letter}] ? [{flags}[{letter}][{key}]].map(it, {_SPELLED})[0] : '')"
+    variable = f"({key} in {variables}[{letter}] ? {variables}[{letter}][{key}] : '')"
+    value = f"it.charAt(1) == '.' ? {flag} : it.charAt(1) == '$' ? {variable} : {values}[{letter}][it.substring(1)]"
+    alternatives = (
+        f"part.split('~')[0].substring(1).split('|').map(it, [{places}[{letter}] + {place}, string({value})])"
+    )
+    effective = f"(part.contains('~') ? [part.split('~')[1]].map(it, {values}[{letter}][it.substring(1)])[0] : '')"
+    first = "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '')[0] : w[0])"
+    spelled = (
+        f"[[dyn({effective}), dyn({first})]].map(it, it[1][0] + (it[1][1] == '' ? "
+        "' not set' + (it[0] == '' ? '' : ', so ' + it[0]) : ' = ' + it[1][1] + "
+        "(it[0] == '' || it[0] == it[1][1] ? '' : ', which becomes ' + it[0])))[0]"
+    )
+    sides = f"parts.filter(part, part.startsWith('@')).map(part, [{alternatives}].map(w, {spelled})[0]).join(', ')"
+    text = f"[part].map(it, it.startsWith('~') ? {values}[f.charAt(0)][it.substring(2)] : it)[0]"
+    rest = f"parts.filter(part, !part.startsWith('@')).map(part, {text}).join('')"
+    words = "variables.words[f in variables.words ? f : f.substring(2)].split('\\n')"
+    return f"{found}.map(f, [{words}].map(parts, '[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest})[0])"
+
+
+class Wording:
+    """Words of one version's findings.
+
+    Args:
+        program: gets the variables that the words need.
+        folder: folds the values that are shown.
+        place: where a user changes a leaf in a role.
+    """
+
+    def __init__(self, program: Program, folder: Folder, place: Callable[[str, Leaf], str]) -> None:
+        self._program = program
+        self._folder = folder
+        self._place = place
+        self._words: dict[str, dict[str, str]] = {}
+        self._keys: dict[int, str] = {}
+        self._shown: dict[str, dict[str, str]] = {letter: {} for letter in (*program.prefix.values(), _SPEC)}
+
+    def finding(self, rule: Rule, role: str) -> str:
+        """CEL of what a rule broken by a role yields."""
+        override = f"; or add {rule.id} to spec.engine.acknowledge" if rule.overridable else ""
+        sides = [self._side(side, role, role) for side in rule.sides]
+        filled = self._filled(f": {rule.says}: {rule.fix}{override}", rule, role)
+        # Two rules of different versions may share an id.
+        key = self._keys.setdefault(id(rule), "#".join([rule.id, *("again" for _ in range(self._count(rule)))]))
+        self._words.setdefault(key, {})[role] = "\n".join([*sides, *filled])
+        return quoted(f"{self._program.prefix[role]}.{key}")
+
+    def _count(self, rule: Rule) -> int:
+        return sum(key.split("#")[0] == rule.id for key in self._keys.values())
+
+    def define(self) -> None:
+        """Add the variables that hold the words of every rule asked for so far."""
+        words: dict[str, str] = {}
+        for rule, by_role in self._words.items():
+            if len(set(by_role.values())) == 1:
+                words[rule] = next(iter(by_role.values()))
+            else:
+                words |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
+        self._program.define("words", _map(words, quoted))
+        for letter, values in self._shown.items():
+            self._program.define(f"{letter}_shown", _map(values, str) if values else "{'': ''}")
+
+    def _filled(self, template: str, rule: Rule, role: str) -> Iterator[str]:
+        for text, name, _spec, _conversion in _FORMAT.parse(template):
+            if text:
+                yield text.replace("\n", " ")
+            if name is not None:
+                yield f"~{self._value(rule.shows[name], role, role, f'{rule.id} {name}', 'None')}"
+
+    def _side(self, side: Expr, role: str, judged: str) -> str:
+        while isinstance(side, At):
+            role, side = side.role, side.body
+        if isinstance(side, Circumstance):
+            if side.name == "role":
+                return f"@{self._field(_SPEC, f'roles.{role}', quoted(role))}"
+            return f"@{self._field(_SPEC, 'engine.platform', 'variables.platform')}"
+        if isinstance(side, Declared):
+            present = f"{self._program.text(self._folder.fold(side, role).expr)} ? 'present' : ''"
+            return f"@{self._field(_SPEC, f'roles.{side.role}', present)}"
+        leaves = side.settles if isinstance(side, Named) else tuple(leaves_of(side))
+        pieces = "|".join(dict.fromkeys(self._alternative(leaf, role, judged) for leaf in leaves))
+        if not leaves:
+            pieces = self._field(_SPEC, side.name.replace("_", "-") if isinstance(side, Named) else "value", "''")
+        if isinstance(side, Leaf):
+            return f"@{pieces}"
+        name = side.name if isinstance(side, Named) else f"value {id(side)}"
+        return f"@{pieces}~{self._value(side, role, judged, name, '')}"
+
+    def _alternative(self, leaf: Leaf, role: str, judged: str) -> str:
+        place = self._place(role, leaf)
+        letter = "_" if role == judged else self._program.prefix[role]
+        below = f"spec.roles.{role}."
+        if place == f"{below}args.{leaf.name}":
+            return f"{letter}.{leaf.name}"
+        if leaf.source == "env":
+            return f"{letter}${leaf.name}"
+        if place == below.removesuffix("."):
+            return self._field(_SPEC, f"roles.{role}", quoted(role))
+        raw = Leaf("spec", place.removeprefix("spec."), leaf.kind) if leaf.source == "flag" else leaf
+        text = self._spelled(self._folder.fold(raw, role).expr, "")
+        if place.startswith(below):
+            self._field(self._program.prefix[role], place.removeprefix(below), text)
+            return f"{letter}/{place.removeprefix(below)}"
+        return self._field(_SPEC, place.removeprefix("spec."), text)
+
+    def _field(self, letter: str, path: str, text: str) -> str:
+        self._shown[letter][f"/{path}"] = text
+        return f"{letter}/{path}"
+
+    def _value(self, value: Expr, role: str, judged: str, name: str, absent: str) -> str:
+        """Makes a value known under a name and says how the notation calls it."""
+        letter = self._program.prefix[role]
+        self._shown[letter][name] = self._spelled(self._folder.fold(value, role).expr, absent)
+        return f"{'_' if role == judged else letter}{name}"
+
+    def _spelled(self, value: Expr, absent: str) -> str:
+        if value.kind == "none":
+            return quoted(absent)
+        atom = self._program.atom(value)
+        spelled = shown(atom, value.kind)
+        return f"{atom} == null ? {quoted(absent)} : {spelled}" if value.nullable else spelled
+
+
+def _map(items: Mapping[str, str], spell: Callable[[str], str]) -> str:
+    return f"{{{', '.join(f'{quoted(key)}: {spell(text)}' for key, text in items.items())}}}"

@@ -1,0 +1,305 @@
+"""The policies: one for each engine, over all of its versions, and one that asks for a version with rules.
+
+The versions of an engine share nearly all of their rules, so a policy for each would only be as large several times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.admission import flags, version
+from epd_operator.admission.message import Wording, lines
+from epd_operator.api.names import GROUP, PLURAL
+from epd_operator.api.names import VERSION as API_VERSION
+from epd_operator.engines import table
+from epd_operator.engines.cel import NULL, Program, literal, quoted
+from epd_operator.engines.expression import FALSE, Const, Expr, Leaf, Since, declared
+from epd_operator.engines.fold import Blind, Folder
+from epd_operator.engines.judgement import SPEC_ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from epd_operator.engines.flag import FlagSpec
+    from epd_operator.engines.rule import Rule
+    from epd_operator.engines.ruleset import Ruleset
+
+PREFIX: Final[Mapping[str, str]] = {"prefill": "p", "decode": "d", "encode": "e"}
+MESSAGE: Final = 4400
+"""Characters of a message that the API server surely passes on; its limit is 5120 bytes."""
+
+_LIST: Final = 30_000
+"""Characters of a list of findings in one expression."""
+
+_UNSEEN: Final[Mapping[str, str]] = {
+    "flag-value": "what is inside a string that holds JSON or a LoRA path, and numbers spelled as only Python does",
+}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """When a rule is broken by a role.
+
+    Attributes:
+        condition: the rule's condition, folded, without the cases in which a guess decides.
+        blind: the guesses that were left out.
+    """
+
+    rule: Rule
+    role: str
+    condition: Expr
+    blind: frozenset[Blind]
+
+    @property
+    def possible(self) -> bool:
+        """Whether a policy can find it broken at all."""
+        return not isinstance(self.condition, Const) or bool(self.condition.constant)
+
+
+def policies() -> list[dict[str, Any]]:
+    """Every policy of this release."""
+    return [_versions(), *map(policy, table.RULESETS.values())]
+
+
+def binding(bound: Mapping[str, Any]) -> dict[str, Any]:
+    """What puts a policy into force in every namespace."""
+    name = bound["metadata"]["name"]
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": {}}},
+    }
+
+
+def inexpressible(ruleset: Ruleset) -> Mapping[str, str]:
+    """Rules that a policy cannot apply to every spec, by id, with what it cannot see."""
+    unseen: dict[str, set[str]] = {}
+    for broken in _broken(ruleset, _folder(ruleset)):
+        for blind in broken.blind:
+            unseen.setdefault(broken.rule.id, set()).add(blind.name)
+    listed = {rule: ", ".join(sorted(names)) for rule, names in unseen.items()}
+    return dict(sorted({**_UNSEEN, **listed}.items()))
+
+
+def policy(ruleset: Ruleset) -> dict[str, Any]:
+    """The policy that refuses what the rules of an engine refuse."""
+    folder = _folder(ruleset)
+    program = Program(lambda role, leaf: _leaf(ruleset, role, leaf), PREFIX)
+    _define_inputs(program, ruleset)
+    lists = [_define_flags(program, ruleset, role) for role in SPEC_ROLES]
+    lists.append(_acknowledged(program, ruleset))
+    broken = [found for found in _broken(ruleset, folder) if found.rule.severity == "error" and found.possible]
+    for one in broken:
+        program.expect(one.condition)
+    wording = Wording(program, folder, lambda role, leaf: _place(ruleset, role, leaf))
+    found = " + ".join(_lists(program, [_line(program, wording, one) for one in broken])) or "[]"
+    wording.define()
+    lists.append(program.define("lines", lines(f"({found})", PREFIX)))
+    conditions = {"engine": version.of_engine(ruleset), "version": version.judged(ruleset)}
+    head = f"'{ruleset.engine_type} ' + variables.version + ' on ' + variables.platform + ' would not run this: ' + "
+    return _object(ruleset.engine_type.lower(), conditions, program.variables, lists, head)
+
+
+def _versions() -> dict[str, Any]:
+    variables = {}
+    for ruleset in table.RULESETS.values():
+        name = f"version_{ruleset.engine_type.lower()}"
+        variables[name] = f"{version.of_engine(ruleset)} ? ({version.refusals(ruleset)}) : []"
+    lists = [f"variables.{name}" for name in variables]
+    return _object("engine-version", {}, variables, lists, "")
+
+
+def _object(
+    name: str, matching: Mapping[str, str], variables: Mapping[str, str], lists: list[str], head: str
+) -> dict[str, Any]:
+    conditions = {
+        # Labels and finalizers of an object that newer rules refuse stay editable.
+        "spec-is-new": "request.operation == 'CREATE' || object.spec != oldObject.spec",
+        "object-stays": "!has(object.metadata.deletionTimestamp)",
+        **matching,
+    }
+    message = f"{head}variables.findings.join('; ')"
+    cut = f"size(variables.message) > {MESSAGE} ? variables.message.substring(0, {MESSAGE}) + ' ...' : "
+    every = {**variables, "findings": " + ".join(lists), "message": message}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [GROUP],
+                        "apiVersions": [API_VERSION],
+                        "operations": ["CREATE", "UPDATE"],
+                        "resources": [PLURAL],
+                    }
+                ]
+            },
+            "matchConditions": [{"name": key, "expression": text} for key, text in conditions.items()],
+            "variables": [{"name": key, "expression": text} for key, text in every.items()],
+            "validations": [
+                {
+                    "expression": "size(variables.findings) == 0",
+                    "messageExpression": cut + "variables.message",
+                    "reason": "Invalid",
+                }
+            ],
+        },
+    }
+
+
+def _folder(ruleset: Ruleset) -> Folder:
+    return Folder(None, ruleset.checkpoint, ruleset.owned, lambda role, name: _flag(ruleset, role, name) is not None)
+
+
+def _flag(ruleset: Ruleset, role: str, name: str) -> FlagSpec | None:
+    """The flag that a user may give to some version, as the newest of these has it."""
+    for judged in reversed(ruleset.versions):
+        spec = ruleset.catalogue(judged, role).find(name)
+        if spec is not None and spec.owner is None:
+            return spec
+    return None
+
+
+def _broken(ruleset: Ruleset, folder: Folder) -> Iterator[Broken]:
+    for role in ("", *SPEC_ROLES):
+        present = folder.fold(declared(role), role).expr if role else folder.const(True)
+        found = list(_broken_by(ruleset, folder, role, present))
+        # Where a role is refused whatever it holds, what else is wrong with it need not be told at once.
+        outright = [one for one in found if one.condition is present and not one.rule.overridable]
+        yield from outright or found
+
+
+def _broken_by(ruleset: Ruleset, folder: Folder, role: str, present: Expr) -> Iterator[Broken]:
+    for rule in sorted(ruleset.rules, key=lambda rule: rule.id):
+        if role in rule.roles or (not role and not rule.roles):
+            folded = folder.fold(_in_its_versions(ruleset, rule), role or "prefill")
+            sure = [folder.negate(blind.when) for blind in sorted(folded.blind, key=lambda blind: blind.name)]
+            condition = folder.every([present, *sure, folded.expr])
+            if folded.blind or condition is not folder.const(False):
+                yield Broken(rule, role, condition, folded.blind)
+
+
+def _in_its_versions(ruleset: Ruleset, rule: Rule) -> Expr:
+    broken = Since(ruleset.rank(rule.until), FALSE, rule.when) if rule.until else rule.when
+    return Since(ruleset.rank(rule.since), broken, FALSE) if rule.since else broken
+
+
+def _define_inputs(program: Program, ruleset: Ruleset) -> None:
+    # The type checker knows the schema, in which nothing may be null: dyn lets an absent field be compared.
+    program.define("spec", "dyn(object.spec)")
+    default = quoted(ruleset.default_platform)
+    program.define("platform", f"string(variables.spec.engine.?platform.orValue({default}))")
+    program.define("strict", "variables.spec.engine.?versionPolicy.orValue('Strict') != 'Nearest'")
+    program.define("rank", version.rank(ruleset))
+    program.define("version", f"{literal(ruleset.versions)}[variables.rank]")
+    program.define("acknowledged", "variables.spec.engine.?acknowledge.orValue([])")
+    for role, prefix in PREFIX.items():
+        program.define(prefix, f"variables.spec.roles.?{role}.?args.orValue({{}})")
+        program.define(f"{prefix}_env", f"variables.spec.roles.?{role}.?env.orValue({{}})")
+
+
+def _define_flags(program: Program, ruleset: Ruleset, role: str) -> str:
+    """The variables of a role's flags; returns the list of what is wrong with them."""
+    by_role = {name: _catalogues(ruleset, name) for name in SPEC_ROLES}
+    same = [other for other in SPEC_ROLES if by_role[other] == by_role[role]]
+    name = "flags" if len(same) == len(SPEC_ROLES) else f"flags_{PREFIX[same[0]]}"
+    for key, text in by_role[role].items():
+        program.define(f"{name}_{key}", text)
+    args = f"variables.{PREFIX[role]}"
+    bad = program.define(f"{PREFIX[role]}_bad", flags.bad_values(args, name))
+    program.define(f"{PREFIX[role]}_good", f"{args}.filter(flag, !(flag in {bad}))")
+    return program.define(f"{PREFIX[role]}_flags", flags.findings(role, args, bad, name))
+
+
+def _catalogues(ruleset: Ruleset, role: str) -> dict[str, str]:
+    """The variables of the catalogue, chosen by version where versions differ."""
+    texts = [flags.catalogue_variables(ruleset.catalogue(judged, role)) for judged in ruleset.versions]
+    chosen = dict(texts[-1])
+    for rank, older in enumerate(texts[:-1]):
+        for key, text in older.items():
+            if text != texts[-1][key]:
+                chosen[key] = f"variables.rank == {rank} ? {text} : {chosen[key]}"
+    return chosen
+
+
+def _acknowledged(program: Program, ruleset: Ruleset) -> str:
+    overridable = sorted({rule.id for rule in ruleset.rules if rule.overridable})
+    fix = quoted(
+        f": is no rule that can be overridden: remove it; rules that can be: {', '.join(overridable) or 'none'}"
+    )
+    return program.define(
+        "acknowledge",
+        f"variables.acknowledged.filter(rule, !(rule in {literal(overridable)}))"
+        f".map(rule, '[acknowledge-unknown] spec.engine.acknowledge = ' + rule + {fix})",
+    )
+
+
+def _line(program: Program, wording: Wording, found: Broken) -> str:
+    terms = [program.text(found.condition, 3)]
+    if found.rule.overridable:
+        terms.append(f"!({quoted(found.rule.id)} in variables.acknowledged)")
+    return f"{' && '.join(terms)} ? {wording.finding(found.rule, found.role or 'prefill')} : ''"
+
+
+def _lists(program: Program, lines: list[str]) -> list[str]:
+    """Lines in as many lists as keep an expression readable for the API server."""
+    groups: list[list[str]] = [[]]
+    for line in lines:
+        if sum(map(len, groups[-1])) + len(line) > _LIST:
+            groups.append([])
+        groups[-1].append(line)
+    return [
+        program.define(f"found{place}", "[\n" + ",\n".join(group) + "\n].filter(rule, rule != '')")
+        for place, group in enumerate(groups)
+        if group
+    ]
+
+
+def _leaf(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
+    """CEL of a leaf; see `Program.leaf`."""
+    prefix = PREFIX.get(role, "")
+    if leaf.source == "flag":
+        spec = _flag(ruleset, role, leaf.name)
+        if spec is None:
+            return NULL
+        return flags.value_of(spec, f"variables.{prefix}", f"variables.{prefix}_good")
+    if leaf.source == "env":
+        name = quoted(leaf.name)
+        values = f"variables.{prefix}_env"
+        return f"{name} in {values} ? dyn({values}[{name}]) : {NULL}"
+    path = f"roles.{role}.{leaf.name}" if leaf.source == "field" else leaf.name
+    root = "variables.spec"
+    if path.startswith("metadata."):
+        root = "dyn(object)"
+    found = f"{root}{''.join(f'.?{part}' for part in path.split('.'))}.orValue({NULL})"
+    if leaf.kind == "float" and leaf.unit != "bytes":
+        return f"{found} != null ? dyn(double({found})) : {NULL}"
+    if leaf.unit != "bytes":
+        return found
+    spelled = f"string({found})"
+    return f"{found} != null && isQuantity({spelled}) ? dyn(quantity({spelled}).asApproximateFloat()) : {NULL}"
+
+
+def _place(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
+    """Where a user changes a leaf, as `judgement` says it."""
+    base = f"spec.roles.{role}"
+    match leaf.source:
+        case "flag":
+            spec = ruleset.catalogue(ruleset.versions[-1], role).find(leaf.name)
+            if spec is None or spec.owner is None:
+                return f"{base}.args.{leaf.name}"
+            owner = spec.owner.split()[0].replace("<role>", role)
+            return owner if owner.startswith("spec.") else base
+        case "env":
+            return f"{base}.env.{leaf.name}"
+        case "field":
+            return f"{base}.{leaf.name}"
+        case "spec":
+            return leaf.name if leaf.name.startswith("metadata.") else f"spec.{leaf.name}"
+        case "model":
+            return f"the checkpoint's {leaf.name}"
