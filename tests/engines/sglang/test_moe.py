@@ -137,9 +137,19 @@ def test_online_quantization(line: str, platform: str, refused: bool) -> None:
     assert ("moe-online-quantization" in errors(f"--quantization nvfp4_online {line}", platform)) is refused
 
 
-def test_waterfill_is_warned_of() -> None:
-    rules = {finding.rule for finding in judged("--enable-waterfill").findings}
-    assert "waterfill-exchange" in rules
-    assert "waterfill-exchange" not in {
-        finding.rule for finding in judged("--enable-waterfill --moe-a2a-backend megamoe").findings
-    }
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("--enable-waterfill", {"exchange-override"}),
+        ("--enable-waterfill --moe-a2a-backend megamoe", set()),
+        ("--moe-runner-backend megamoe", set()),
+        ("--moe-runner-backend megamoe --moe-a2a-backend deepep", {"exchange-override"}),
+        ("--dwdp-size 4 --moe-a2a-backend deepep", {"exchange-override"}),
+        ("--moe-a2a-backend deepep --ep-size 2", {"expert-size-override"}),
+        ("--moe-a2a-backend deepep --ep-size 4", set()),
+        ("--ep-size 2", set()),
+        ("--dwdp-size 4 --ep-size 2", {"expert-size-override"}),
+    ],
+)
+def test_what_the_engine_overrules_is_warned_of(line: str, rules: set[str]) -> None:
+    assert {found.rule for found in judged(line).findings if "override" in found.rule} == rules

@@ -13,6 +13,7 @@ from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PREFILL, IS_SM100, IS_V41, MODE
 from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.moe import EP_SIZE_ASKED
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE,
     ATTN_DP_SIZE,
@@ -181,6 +182,35 @@ _CP: Final = (
         f"{_PARALLEL}, handle_context_parallelism",
         decided_by="parallel_hook.handle_context_parallelism",
         shows={"cp": ATTN_CP_SIZE},
+    ),
+    Rule(
+        "moe-dp-divides-tp",
+        every(
+            MOE_DP_SIZE > 1,
+            some(
+                ~(TP_SIZE % MOE_DP_SIZE == 0),
+                EP_SIZE_ASKED * MOE_DP_SIZE > TP_SIZE,
+                (EP_SIZE_ASKED > 1) & ~(EP_SIZE_ASKED * MOE_DP_SIZE == TP_SIZE),
+                ~(PP_SIZE == 1),
+            ),
+        ),
+        (MOE_DP_SIZE, EP_SIZE_ASKED, TP_SIZE, PP_SIZE),
+        "expert data parallelism splits the {tp} tensor-parallel ranks evenly, fills them together with ep-size when "
+        "that is above 1, and goes without pipeline parallelism",
+        "remove moe-dp-size, or set ep-size to tp-size / moe-dp-size",
+        f"{_PARALLEL}, handle_context_parallelism",
+        decided_by="parallel_hook.handle_context_parallelism",
+        shows={"tp": TP_SIZE},
+    ),
+    Rule(
+        "attention-cp-override",
+        every(PREFILL_CP, written("attn-cp-size").given, ~(written("attn-cp-size") == ATTN_CP_SIZE)),
+        (PREFILL_CP, ATTN_CP_SIZE),
+        "prefill context parallelism takes all {ranks} ranks, whatever attn-cp-size says",
+        "remove attn-cp-size",
+        f"{_V4}, validate_deepseek_v4_cp",
+        severity="warning",
+        shows={"ranks": ATTN_CP_SIZE},
     ),
 )
 

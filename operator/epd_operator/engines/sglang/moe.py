@@ -17,9 +17,7 @@ from epd_operator.engines.sglang.parallel import (
     ATTN_DP_ENABLED,
     ATTN_DP_SIZE,
     IS_DWDP,
-    MOE_DP_SIZE,
     NNODES,
-    PP_SIZE,
     PREFILL_CP,
     TP_SIZE,
 )
@@ -198,25 +196,6 @@ _RUNNERS: Final = (
         "SGLang 0.5.23, srt/arg_groups/parallel_hook.py, handle_shared_experts_tp",
         decided_by="parallel_hook.handle_shared_experts_tp",
     ),
-    Rule(
-        "moe-dp-divides-tp",
-        every(
-            MOE_DP_SIZE > 1,
-            some(
-                ~(TP_SIZE % MOE_DP_SIZE == 0),
-                EP_SIZE_ASKED * MOE_DP_SIZE > TP_SIZE,
-                (EP_SIZE_ASKED > 1) & ~(EP_SIZE_ASKED * MOE_DP_SIZE == TP_SIZE),
-                ~(PP_SIZE == 1),
-            ),
-        ),
-        (MOE_DP_SIZE, EP_SIZE_ASKED, TP_SIZE, PP_SIZE),
-        "expert data parallelism splits the {tp} tensor-parallel ranks evenly, fills them together with ep-size when "
-        "that is above 1, and goes without pipeline parallelism",
-        "remove moe-dp-size, or set ep-size to tp-size / moe-dp-size",
-        "SGLang 0.5.23, srt/arg_groups/parallel_hook.py, handle_context_parallelism",
-        decided_by="parallel_hook.handle_context_parallelism",
-        shows={"tp": TP_SIZE},
-    ),
 )
 
 _EXCHANGE: Final = (
@@ -240,13 +219,28 @@ _EXCHANGE: Final = (
         stated=("0.5.23", "dsv41-2026-09"),
     ),
     Rule(
-        "waterfill-exchange",
-        flag("enable-waterfill") & ~A2A_BACKEND_ASKED.isin(("deepep", "megamoe")),
-        (written("enable-waterfill"), written("moe-a2a-backend")),
-        "waterfill makes the engine exchange tokens by deepep, whatever moe-a2a-backend says",
-        "set moe-a2a-backend to deepep or megamoe",
+        "exchange-override",
+        some(
+            written("moe-a2a-backend").given & ~(written("moe-a2a-backend") == A2A_BACKEND),
+            flag("enable-waterfill") & ~(A2A_BACKEND_ASKED == A2A_BACKEND),
+        ),
+        (A2A_BACKEND, written("moe-runner-backend"), written("enable-waterfill"), written("dwdp-size")),
+        "the engine will exchange tokens by {exchange}: the runner megamoe, waterfill and weights distributed over "
+        "data-parallel ranks each settle it, whatever moe-a2a-backend says",
+        "set moe-a2a-backend to {exchange}, or remove what settles it",
         f"{_OVERRIDES}, _a2a_backend_overrides",
         severity="warning",
+        shows={"exchange": A2A_BACKEND},
+    ),
+    Rule(
+        "expert-size-override",
+        written("ep-size").given & ~(written("ep-size") == EP_SIZE),
+        (EP_SIZE, A2A_BACKEND, written("dwdp-size")),
+        "the engine will spread the experts over all {ranks} ranks, because of moe-a2a-backend {exchange} or dwdp-size",
+        "set ep-size to {ranks} or remove it",
+        f"{_OVERRIDES}, _a2a_ep_size",
+        severity="warning",
+        shows={"ranks": EP_SIZE, "exchange": A2A_BACKEND},
     ),
     Rule(
         "flashinfer-dispatch-elsewhere",
