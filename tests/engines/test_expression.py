@@ -114,7 +114,7 @@ def test_a_condition_must_be_plain() -> None:
     with pytest.raises(TypeError, match="plain true or false"):
         three_state & TRUE
     with pytest.raises(TypeError, match="plain true or false"):
-        ~three_state
+        ~three_state  # noqa: B018 - building it raises
     with pytest.raises(TypeError, match="plain true or false"):
         when(three_state, 1, 2)
     assert (three_state == True).value(_process(args={"on": True})) is True  # noqa: E712 - builds an expression

@@ -163,9 +163,18 @@ def test_what_the_pair_must_share_is_told_by_its_meaning() -> None:
     assert identity("prefill", {}, encoderReplay=True) != identity("prefill", {})
 
 
-def test_the_layout_follows_the_generation_of_the_gpu() -> None:
-    hopper, blackwell = spec(), spec(platform="cuda-sm100")
-    assert RELEASE.identity(hopper, "decode", {}) != RELEASE.identity(blackwell, "decode", {})
+def test_a_default_that_is_spelled_out_changes_nothing() -> None:
+    blackwell = spec(platform="cuda-sm100")
+    assert RELEASE.identity(blackwell, "decode", {"dsv4-attn-backend": "flashmla_mega"}) == {}
+    assert RELEASE.identity(blackwell, "decode", {"dsv4-attn-backend": "flashmla"}) != {}
+    assert RELEASE.identity(spec(), "decode", {"dsv4-attn-backend": "flashmla"}) == {}
+    assert RELEASE.identity(spec(), "decode", {"page-size": 64, "kv-cache-dtype": "fp8_e4m3"}) == {}
+
+
+def test_a_flag_that_turns_replay_off_makes_another_set() -> None:
+    assert "decoder_replay" in RELEASE.identity(spec(), "prefill", {"cuda-graph-backend-prefill": "full"})
+    assert RELEASE.identity(spec({"decoderReplay": "On"}), "prefill", {}) == {}
+    assert "decoder_replay" in RELEASE.identity(spec({"decoderReplay": "Off"}), "prefill", {})
 
 
 def test_ranks_are_shared_only_with_speculation() -> None:
@@ -184,7 +193,11 @@ def test_facts_are_what_the_engine_makes_of_the_flags() -> None:
     found = RELEASE.facts(whole, {"prefill": whole.roles.prefill.args, "decode": {}})
     assert (found.page_size, found.context_length) == (256, 4096)
     assert (found.replay, found.kv_layout) == ("On", "fp8_e4m3 flashmla")
-    assert RELEASE.facts(spec(), {"prefill": {}, "decode": {}}).replay is None
+    assert RELEASE.facts(spec(), {"prefill": {}, "decode": {}}).replay == "On"
+    assert RELEASE.facts(spec({"decoderReplay": "Off"}), {"prefill": {}, "decode": {}}).replay == "Off"
+    early = lookup("SGLang", "dsv41-2026-09")
+    assert isinstance(early, Profile)
+    assert early.facts(spec(version="dsv41-2026-09"), {"prefill": {}, "decode": {}}).replay == "Off"
 
 
 def test_probes_ask_what_they_prove_and_cost_nothing() -> None:

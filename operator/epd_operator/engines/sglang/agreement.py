@@ -31,14 +31,14 @@ COMPRESSED_LAYOUT: Final = named("compressed_kv_layout_variable", lower(_COMPRES
 DRAFT: Final = named(
     "draft", when(flag("speculative-algorithm") == "DSPARK", "DSPARK", "none"), written("speculative-algorithm")
 )
-_BLOCK: Final = named(
+DRAFT_SIZE: Final = named(
     "draft_block_size",
     flag("speculative-dspark-block-size").otherwise(DRAFT_BLOCK),
     written("speculative-dspark-block-size"),
 )
 _DRAFT_PATH: Final = written("speculative-draft-model-path")
 _BOTH_DRAFT: Final = (at("prefill", DRAFT) == "DSPARK") & (at("decode", DRAFT) == "DSPARK")
-_TP_TIMES_CP: Final = named(
+ATTENTION_TP_WITH_CP: Final = named(
     "attention_tp_with_cp", since("0.5.23", ATTN_TP_SIZE * ATTN_CP_SIZE, ATTN_TP_SIZE), written("tp-size")
 )
 
@@ -84,10 +84,10 @@ _HANDSHAKES: Final = (
     ),
     _pair(
         "pair-draft-block",
-        _BLOCK,
+        DRAFT_SIZE,
         "draft block size",
         "set speculative-dspark-block-size alike, or leave it out on both",
-        every(_BOTH_DRAFT, differ(_BLOCK)),
+        every(_BOTH_DRAFT, differ(DRAFT_SIZE)),
     ),
     _pair(
         "pair-draft-model",
@@ -101,7 +101,7 @@ _HANDSHAKES: Final = (
         when=every(
             _BOTH_DRAFT,
             ~(at("prefill", ATTN_TP_SIZE) == at("decode", ATTN_TP_SIZE)),
-            ~(at("prefill", _TP_TIMES_CP) == at("decode", ATTN_TP_SIZE)),
+            ~(at("prefill", ATTENTION_TP_WITH_CP) == at("decode", ATTN_TP_SIZE)),
         ),
         sides=(at("prefill", ATTN_TP_SIZE), at("decode", ATTN_TP_SIZE)),
         says=f"with DSpark prefill and decode must have the same attention TP: {_DIES}",

@@ -7,16 +7,20 @@ at the start, and weights when they come from a hub. torch asks for the user's n
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api.names import HTTP_PORT
 from epd_operator.engines.profile import DefaultResources, Facts, Images, Port, Probe, Profile
+from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE
 from epd_operator.engines.sglang.base import CHECKPOINT
 from epd_operator.engines.sglang.catalogue import catalogue
 from epd_operator.engines.sglang.command import PROGRAM, options
+from epd_operator.engines.sglang.identity import identity, process
 from epd_operator.engines.sglang.ownership import DEFAULT_TRANSFER
 from epd_operator.engines.sglang.platform import PLATFORMS
+from epd_operator.engines.sglang.replay import DECODER_REPLAY
 from epd_operator.engines.version import KNOWN
 
 if TYPE_CHECKING:
@@ -27,9 +31,6 @@ if TYPE_CHECKING:
 
 PRE_STOP_SECONDS: Final = 10
 """The router drops a worker within seconds of its deletion; SGLang takes new requests for as long as they come."""
-
-_PAGE_SIZE: Final = 256
-"""Tokens in a page, whatever --page-size says. Source: SGLang 0.5.23, arg_groups/deepseek_v4_hook.py."""
 
 _TRANSFERS: Final = (DEFAULT_TRANSFER, "mooncake_tcp", "nixl", "mori", "ascend")
 
@@ -112,61 +113,15 @@ def _fetches(spec: Spec) -> bool:
     return sees or not path.startswith("/")
 
 
-def _agree(spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
-    declared = spec.roles.declared()[role]
-    values: dict[str, Any] = {
-        "kv-cache-dtype": _kv_dtype(args),
-        "dsv4-attn-backend": _backend(spec, args),
-        "kv-layout": declared.env.get("SGLANG_DSV4_KV_LAYOUT"),
-        "compressed-kv-layout": declared.env.get("SGLANG_DSV4_COMPRESSED_KV_LAYOUT"),
-        "disaggregation-decode-allocation-policy": args.get("disaggregation-decode-allocation-policy"),
-    }
-    if args.get("speculative-algorithm"):
-        values |= {name: args.get(name) for name in _SPECULATION}
-        values["ragged-verify-mode"] = declared.env.get("SGLANG_RAGGED_VERIFY_MODE")
-    if role == "prefill":
-        prefill = spec.roles.prefill
-        values["decoder-replay"] = None if prefill.decoder_replay == "Auto" else prefill.decoder_replay
-        values["encoder-replay"] = prefill.encoder_replay or None
-    return {name: value for name, value in values.items() if value is not None}
-
-
-_SPECULATION: Final = (
-    "speculative-algorithm",
-    "speculative-dspark-block-size",
-    "speculative-num-draft-tokens",
-    "speculative-draft-model-path",
-    "speculative-draft-model-revision",
-    # With speculation both sides must split attention alike.
-    "tp-size",
-    "dp-size",
-    "enable-dp-attention",
-    "attn-dp-size",
-    "attn-cp-size",
-)
-
-
-def _kv_dtype(args: Mapping[str, Any]) -> str:
-    given = str(args.get("kv-cache-dtype", "auto"))
-    return "fp8_e4m3" if given == "auto" else given
-
-
-def _backend(spec: Spec, args: Mapping[str, Any]) -> str:
-    given = str(args.get("dsv4-attn-backend", "auto"))
-    if given != "auto":
-        return given
-    return "flashmla_mega" if spec.engine.platform == "cuda-sm100" else "flashmla"
-
-
-def _look(spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
+def _look(version: str, spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
     most = CHECKPOINT["context_length"]
     lengths = [args[role].get("context-length", most) for role in ("prefill", "decode")]
-    replay = spec.roles.prefill.decoder_replay
+    prefill = process(version, spec, "prefill", args["prefill"])
     return Facts(
-        page_size=_PAGE_SIZE,
+        page_size=int(str(PAGE_SIZE.value(prefill))),
         context_length=min(int(length) for length in lengths),
-        replay=None if replay == "Auto" else replay,
-        kv_layout=f"{_kv_dtype(args['prefill'])} {_backend(spec, args['prefill'])}",
+        replay="On" if DECODER_REPLAY.value(prefill) else "Off",
+        kv_layout=f"{KV_CACHE_DTYPE.value(prefill)} {DSV4_ATTN_BACKEND.value(prefill)}",
     )
 
 
@@ -196,8 +151,8 @@ def profile(version: str) -> Profile:
         role_ports=_ports,
         role_probes=_probes,
         derive=_derive,
-        agree=_agree,
-        look=_look,
+        agree=partial(identity, version),
+        look=partial(_look, version),
         fetches=_fetches,
         gpus=_gpus,
         environment=_ENVIRONMENT,

@@ -1,0 +1,70 @@
+"""What the pods of one set must agree on, as the engine resolves it.
+
+The tricky idea: only what differs from the same pod without any flag enters. A default that is spelled out therefore
+changes nothing, and a later release of the operator that learns to resolve one value more restarts no pod.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.engines.expression import named, when
+from epd_operator.engines.process import Process
+from epd_operator.engines.sglang.agreement import ATTENTION_TP_WITH_CP, COMPRESSED_LAYOUT, DRAFT, DRAFT_SIZE, KV_LAYOUT
+from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE
+from epd_operator.engines.sglang.base import CHECKPOINT, IS_PREFILL
+from epd_operator.engines.sglang.given import env, flag
+from epd_operator.engines.sglang.ownership import OWNED
+from epd_operator.engines.sglang.replay import DECODER_REPLAY
+from epd_operator.engines.version import rank
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_operator.api.deployment import Spec
+    from epd_operator.api.names import RoleName
+
+_DRAFTS: Final = DRAFT == "DSPARK"
+
+IDENTITY: Final = (
+    PAGE_SIZE,
+    KV_CACHE_DTYPE,
+    DSV4_ATTN_BACKEND,
+    KV_LAYOUT,
+    COMPRESSED_LAYOUT,
+    named("allocation_policy", flag("disaggregation-decode-allocation-policy")),
+    DRAFT,
+    named("draft_size", when(_DRAFTS, DRAFT_SIZE, None)),
+    named("draft_model", when(_DRAFTS, flag("speculative-draft-model-path"), None)),
+    named("draft_revision", when(_DRAFTS, flag("speculative-draft-model-revision"), None)),
+    named("draft_attention_tp", when(_DRAFTS, ATTENTION_TP_WITH_CP, None)),
+    named("draft_verify_mode", when(_DRAFTS, env("SGLANG_RAGGED_VERIFY_MODE"), None)),
+    named("decoder_replay", when(IS_PREFILL, DECODER_REPLAY, None)),
+    named("encoder_replay", IS_PREFILL & flag("enable-encoder-swa-bounded-replay")),
+)
+"""Source: SGLang 0.5.23, disaggregation/common/conn.py, and what changes the numbers that prefill hands over."""
+
+
+def process(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -> Process:
+    """The process of a role as its rules see it.
+
+    Args:
+        version: a known version.
+        spec: the whole spec.
+        role: a declared role.
+        args: its effective flags.
+    """
+    written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    declared = spec.roles.declared()[role]
+    platform = spec.engine.platform or "cuda-sm90"
+    return Process(role, platform, rank(version), args, declared.env, CHECKPOINT, OWNED, written)
+
+
+def identity(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
+    """What a role must share with the others; arguments as for `process`."""
+    actual = process(version, spec, role, args)
+    plain = Process(
+        role, actual.platform, actual.rank, {}, {}, CHECKPOINT, {"disaggregation-mode": OWNED["disaggregation-mode"]}
+    )
+    values = {value.name: (value.value(actual), value.value(plain)) for value in IDENTITY}
+    return {name: value for name, (value, default) in values.items() if value != default}
