@@ -152,10 +152,10 @@ _IS_FLYDSL: Final = every(
 _MEGAMOE: Final = (
     Rule(
         "megamoe-chunking",
-        every(_IS_MEGA, IS_CUDA, ~IS_DECODE, some(CHUNK_SIZE <= 0, _CHUNK_SHARE <= 0)),
-        (A2A_BACKEND, CHUNK_SIZE),
-        "MegaMoE sets room for one prefill chunk aside, and there is no chunk",
-        "set chunked-prefill-size to at least attn-dp-size pages",
+        every(_IS_MEGA, IS_CUDA, ~IS_DECODE, some(CHUNK_SIZE <= 0, _CHUNK_SHARE <= 0, ATTN_CP_SIZE == 0)),
+        (A2A_BACKEND, CHUNK_SIZE, ATTN_CP_SIZE),
+        "MegaMoE sets room for a rank's share of one prefill chunk aside, and there is no chunk, or nobody to share it",
+        "set chunked-prefill-size to at least attn-dp-size pages, and attn-cp-size to 1 or more",
         f"{_MEGA}, validate_mega_moe_token_budget",
         decided_by=_IN_MEGA,
     ),
@@ -179,6 +179,15 @@ _MEGAMOE: Final = (
         f"{_MEGA}, validate_mega_moe_token_budget",
         decided_by=_IN_MEGA,
         shows={"needed": MEGA_DECODE_TOKENS, "room": _MEGA_ROOM},
+    ),
+    Rule(
+        "megamoe-ranks",
+        every(_IS_MEGA, IS_CUDA, ~IS_PREFILL, _GROUP == 0),
+        (A2A_BACKEND, TP_SIZE, ATTN_DP_SIZE),
+        "an attention group without ranks decodes nothing",
+        "set tp-size to 1 or more, and attn-dp-size to a divisor of it",
+        f"{_MEGA}, mega_moe_decode_tokens_per_rank (it divides by the ranks of a group)",
+        decided_by="common.ceil_div",
     ),
     Rule(
         "megamoe-rocm-decode-room",
