@@ -44,6 +44,7 @@ def test_runner_follows_platform_and_variables() -> None:
 
 
 WIDE = "--attn-dp-size 4"
+NARROW = {"SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16": "1"}
 CUTEDSL = "--moe-runner-backend flashinfer_cutedsl --quantization modelopt_fp4"
 
 
@@ -118,6 +119,22 @@ def test_deepep_v2(line: str, rules: set[str]) -> None:
         ("", "cuda-sm100", {"SGLANG_DSV4_FP4_EXPERTS": "0"}, {"flashinfer-megamoe-experts"}),
         ("", "cuda-sm100", {"SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE": "MXFP8"}, set()),
         ("", "cuda-sm100", {"SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE": "fp8"}, {"flashinfer-megamoe-combine"}),
+        (
+            "",
+            "cuda-sm100",
+            {"SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE": "mxfp8", "SGLANG_FLASHINFER_MEGAMOE_IN_KERNEL_FC2_REDUCE": "1"},
+            {"flashinfer-megamoe-combine"},
+        ),
+        (
+            "",
+            "cuda-sm100",
+            {"SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE": "mxfp8", **NARROW},
+            {"flashinfer-megamoe-combine"},
+        ),
+        ("--dtype half", "cuda-sm100", {}, set()),
+        ("--dtype half", "cuda-sm100", NARROW, {"flashinfer-megamoe-shape"}),
+        ("--quantization nvfp4_online", "cuda-sm100", {}, {"flashinfer-megamoe-shape"}),
+        ("--quantization nvfp4_online", "cuda-sm100", NARROW, set()),
     ],
 )
 def test_flashinfer_megamoe(line: str, platform: str, env: dict[str, str], rules: set[str]) -> None:
@@ -153,3 +170,27 @@ def test_online_quantization(line: str, platform: str, refused: bool) -> None:
 )
 def test_what_the_engine_overrules_is_warned_of(line: str, rules: set[str]) -> None:
     assert {found.rule for found in judged(line).findings if "override" in found.rule} == rules
+
+
+@pytest.mark.parametrize(
+    ("line", "env", "rules"),
+    [
+        ("", {}, set()),
+        ("", NARROW, set()),
+        ("", {**NARROW, "SGLANG_MOE_NVFP4_DISPATCH": "1"}, {"flashinfer-exchange-w4a16"}),
+        ("", {"SGLANG_MOE_NVFP4_DISPATCH": "1"}, set()),
+        ("--flashinfer-a2a-dispatch-type auto", NARROW, {"flashinfer-exchange-w4a16"}),
+        ("--flashinfer-a2a-dispatch-type bf16", NARROW, set()),
+        ("--flashinfer-a2a-dispatch-type nvfp4", {}, set()),
+        ("--flashinfer-a2a-dispatch-type mxfp8", {}, {"flashinfer-exchange-format"}),
+        ("--flashinfer-a2a-dispatch-type bf16", {"SGLANG_MOE_NVFP4_DISPATCH": "0"}, {"flashinfer-exchange-format"}),
+    ],
+)
+def test_flashinfer_dispatch(line: str, env: dict[str, str], rules: set[str]) -> None:
+    assert errors(f"{WIDE} --moe-a2a-backend flashinfer {CUTEDSL} {line}", env=env) == rules
+
+
+def test_per_token_scales() -> None:
+    env = {"SGLANG_FLASHINFER_NVFP4_PER_TOKEN_ACTIVATION": "1"}
+    assert errors(f"{CUTEDSL} --moe-a2a-backend deepep", env=env) == {"moe-cutedsl-exchange"}
+    assert errors(f"{CUTEDSL} --moe-a2a-backend deepep") == set()

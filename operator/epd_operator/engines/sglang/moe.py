@@ -60,7 +60,7 @@ _RUNNER_OF_MODEL: Final = when(
     "flashinfer_mxfp4",
     _RUNNER_GIVEN,
 )
-W4A16: Final = switch("SGLANG_FLASHINFER_CUTEDSL_NVFP4W4A16")
+W4A16: Final = switch("SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16")
 IS_ONLINE: Final = QUANTIZATION == "nvfp4_online"
 _FUSED_ONLINE: Final = (A2A_BACKEND_ASKED == "flashinfer_megamoe") & W4A16
 RUNNER_BACKEND_ASKED: Final = named(
