@@ -8,7 +8,7 @@ import pytest
 from epd_operator import api
 from epd_operator.api import names, status
 from epd_operator.api.effective import Effective, effective
-from epd_operator.engines import Profile, lookup
+from epd_operator.engines import lookup
 
 SGLANG: dict[str, Any] = {"type": "SGLang", "version": "0.5.23", "platform": "cuda-sm90", "image": "sglang:1"}
 
@@ -22,7 +22,6 @@ def resolve(**spec: Any) -> Effective:
     document = {"metadata": {"name": "demo", "namespace": "llm"}, "spec": whole}
     before = copy.deepcopy(document)
     profile = lookup(whole["engine"]["type"], whole["engine"]["version"])
-    assert isinstance(profile, Profile)
     found = effective(api.parse(document), profile)
     assert document == before
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from epd_operator.engines.validation import validate
@@ -35,3 +37,12 @@ def test_findings_name_place_rule_and_way_out(case: FieldCase) -> None:
 def test_names_are_unique() -> None:
     names = [case.name for case in field_cases()]
     assert len(set(names)) == len(names)
+
+
+def test_a_variable_that_decides_a_rule_must_be_readable() -> None:
+    document = copy.deepcopy(next(case.document for case in field_cases() if case.name == "base-0.5.23"))
+    secret = {"name": "settings", "key": "mode"}
+    document["spec"]["roles"]["decode"]["secretEnv"] = {"SGLANG_RAGGED_VERIFY_MODE": secret, "HF_TOKEN": secret}
+    (error,) = validate(document).errors
+    assert error.rule == "variable-secret"
+    assert "set SGLANG_RAGGED_VERIFY_MODE in env" in str(error)

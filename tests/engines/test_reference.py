@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_operator import api
-from epd_operator.engines import Context, Profile, UnknownProfile, lookup
+from epd_operator.engines import Context, Profile, lookup
 from epd_operator.engines.reference import REFERENCE
+from epd_operator.engines.validation import validate
 from epd_workers.reference.serving.options import FLAGS
 from epd_workers.reference.serving.options import parse as parse_command_line
 
@@ -27,16 +28,27 @@ def spec(roles: dict[str, Any] | None = None, **more: Any) -> Spec:
     return api.parse(document).spec
 
 
-def faults(roles: dict[str, Any] | None = None, **more: Any) -> list[str]:
-    return [str(fault) for fault in REFERENCE.check(spec(roles, **more))]
+def faults(roles: dict[str, Any] | None = None, version: str = "0.1", **more: Any) -> list[str]:
+    document = {
+        "apiVersion": "serving.epd.dev/v1alpha1",
+        "kind": "DeepSeekV41Deployment",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "engine": {"type": "Reference", "version": version},
+            "roles": {"prefill": {}, "decode": {}, **(roles or {})},
+            **more,
+        },
+    }
+    found = validate(document).findings
+    assert all(str(finding).startswith(f"[{finding.rule}] ") for finding in found)
+    return [str(finding).split("] ", 1)[1].removesuffix(" (0.1 on cpu)") for finding in found]
 
 
 def test_lookup_knows_exactly_the_released_version() -> None:
     assert lookup("Reference", "0.1") is REFERENCE
-    other = lookup("Reference", "0.2")
-    assert isinstance(other, UnknownProfile)
-    assert other.known == ("0.1",)
-    assert other.message == 'spec.engine.version "0.2" is not known for Reference: use 0.1'
+    (unknown,) = faults(version="0.2")
+    assert "spec.engine.version" in unknown
+    assert '"0.2" is not known for Reference: use "0.1"' in unknown
 
 
 def test_a_plain_spec_has_no_faults() -> None:
@@ -49,20 +61,20 @@ def test_a_plain_spec_has_no_faults() -> None:
     [
         (
             {"page-sise": 64},
-            ("spec.roles.prefill.args.page-sise (is 64): is no flag of 0.1: did you mean page-size?"),
+            ("spec.roles.prefill.args.page-sise = 64: is no flag of 0.1: did you mean page-size?"),
         ),
         (
             {"--page-size": 64},
-            ("spec.roles.prefill.args.--page-size (is 64): is not the full name of the flag: write page-size"),
+            ("spec.roles.prefill.args.--page-size = 64: is not the full name of the flag: write page-size"),
         ),
-        ({"page-size": "64"}, "spec.roles.prefill.args.page-size (is '64'): must be a whole number"),
-        ({"page-size": True}, "spec.roles.prefill.args.page-size (is True): must be a whole number"),
-        ({"context-length": 1}, "spec.roles.prefill.args.context-length (is 1): must be at least 16"),
-        ({"port": 1}, "spec.roles.prefill.args.port (is 1): belongs to the operator: remove it; it is always 30000"),
+        ({"page-size": "64"}, "spec.roles.prefill.args.page-size = 64: must be a whole number: correct the value"),
+        ({"page-size": True}, "spec.roles.prefill.args.page-size = true: must be a whole number: correct the value"),
+        ({"context-length": 1}, "spec.roles.prefill.args.context-length = 1: must be at least 16: correct the value"),
+        ({"port": 1}, "spec.roles.prefill.args.port = 1: belongs to the operator: remove it; it is always 30000"),
         (
             {"served-model-name": "x"},
             (
-                "spec.roles.prefill.args.served-model-name (is 'x'): "
+                "spec.roles.prefill.args.served-model-name = x: "
                 "belongs to the operator: remove it; spec.model.servedName sets it"
             ),
         ),
@@ -74,29 +86,28 @@ def test_a_bad_flag_is_refused_with_its_way_out(args: dict[str, Any], message: s
 
 def test_an_unknown_flag_with_no_near_name_is_to_be_removed() -> None:
     assert faults({"decode": {"args": {"zzzz": 1}}}) == [
-        "spec.roles.decode.args.zzzz (is 1): is no flag of 0.1: remove it"
+        "spec.roles.decode.args.zzzz = 1: is no flag of 0.1: remove it"
     ]
 
 
 def test_flags_of_other_roles_are_unknown_to_the_encoder() -> None:
     (found,) = faults({"encode": {"args": {"page-size": 64}}})
-    assert found.startswith("spec.roles.encode.args.page-size (is 64): is no flag of 0.1")
+    assert found.startswith("spec.roles.encode.args.page-size = 64: is no flag of 0.1")
 
 
 def test_identity_flags_must_agree_as_they_resolve() -> None:
     (found,) = faults({"decode": {"args": {"page-size": 32}}})
-    assert found.startswith(
-        "spec.roles.decode.args.page-size (is 32): must equal spec.roles.prefill.args.page-size, which is 64"
-    )
+    assert found.startswith("spec.roles.prefill.args.page-size not set, so 64, spec.roles.decode.args.page-size = 32: ")
     assert faults({"decode": {"args": {"page-size": 64}}}) == []
-    assert len(faults({"encode": {}, "prefill": {"args": {"seed": 1}}, "decode": {"args": {"seed": 1}}})) == 2
+    (found,) = faults({"encode": {}, "prefill": {"args": {"seed": 1}}, "decode": {"args": {"seed": 1}}})
+    assert found.startswith("spec.roles.encode.args.seed not set, so 0, spec.roles.prefill.args.seed = 1: ")
 
 
 def test_a_value_that_is_wrong_by_itself_is_told_once() -> None:
     found = faults({"prefill": {"args": {"page-size": [1, 2], "seed": "abc"}}, "decode": {"args": {"seed": 3}}})
     assert found == [
-        "spec.roles.prefill.args.page-size (is [1, 2]): must be a whole number, not a list",
-        "spec.roles.prefill.args.seed (is 'abc'): must be a whole number",
+        "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: correct the value",
+        "spec.roles.prefill.args.seed = abc: must be a whole number: correct the value",
     ]
 
 
@@ -116,7 +127,7 @@ def test_every_fault_is_found_at_once() -> None:
         model={"path": "a/b", "revision": "1"},
         transfer={"backend": "mooncake", "bootstrapPort": 30000},
     )
-    assert [line.split(" ", 1)[0].rstrip(":") for line in sorted(found)] == [
+    assert sorted(line.split(" ", 1)[0].rstrip(":") for line in found) == [
         "spec.model.path",
         "spec.roles.prefill.args.host",
         "spec.roles.prefill.args.seed",
@@ -187,7 +198,7 @@ def test_draining_ends_before_the_kubelet_kills(grace: int, drain: int) -> None:
 
 def test_a_pool_smaller_than_a_page_is_refused() -> None:
     (found,) = faults({"decode": {"args": {"max-total-tokens": 32}}})
-    assert found.endswith("must hold at least one page of 64: raise it or lower page-size")
+    assert found.endswith("all pages together must hold at least one page: raise max-total-tokens or lower page-size")
 
 
 def test_without_a_model_path_the_image_s_checkpoint_is_used() -> None:

@@ -19,7 +19,8 @@ def world(make_world: Any, make_resource: Any) -> Any:
         "prefill": {"replicas": 2, "nodes": 2, "args": {"tp-size": 16}},
         "decode": {"args": {"tp-size": 8}},
     }
-    return make_world(make_resource(engine=engine, model={"path": "/weights"}, roles=roles))
+    transfer = {"backend": "mooncake_tcp"}
+    return make_world(make_resource(engine=engine, model={"path": "/weights"}, roles=roles, transfer=transfer))
 
 
 def kinds(world: Any) -> dict[str, str]:

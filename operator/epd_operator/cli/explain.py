@@ -20,12 +20,12 @@ from epd_operator.cli.terminal import clean, style_of
 from epd_operator.engines import lookup, table, validation
 from epd_operator.engines.finding import plain
 from epd_operator.engines.process import mapping, read
-from epd_operator.engines.profile import Profile
 
 if TYPE_CHECKING:
     from epd_operator.cli.document import Document
     from epd_operator.cli.terminal import Style
     from epd_operator.engines.expression import Leaf, Named
+    from epd_operator.engines.judgement import Judgement
 
 SCHEMA: Final = "epd.dev/explain/v1"
 OPERATOR: Final = "operator"
@@ -105,7 +105,7 @@ def accounts(document: Document) -> list[Account]:
     ruleset = table.RULESETS.get(engine["type"])
     values = {value.name: value for value in ruleset.resolved} if ruleset is not None else {}
     return [
-        _account(document.data, role, containers[role], values, judgement.resolved.get(role, {}))
+        _account(document.data, role, containers[role], values, judgement)
         for role in names.ROLES
         if role in containers
     ]
@@ -129,11 +129,12 @@ def _account(
     role: names.RoleName,
     container: Mapping[str, Any],
     values: Mapping[str, Named],
-    resolved: Mapping[str, Any],
+    judgement: Judgement,
 ) -> Account:
     words = [*container["command"], *container["args"]]
     start = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-    origin = _Origin(data, role)
+    origin = _Origin(data, role, judgement.version)
+    resolved = judgement.resolved.get(role, {})
     return Account(
         role=role,
         program=tuple(words[:start]),
@@ -173,13 +174,11 @@ def _value(entry: Mapping[str, Any]) -> str:
 class _Origin:
     """Traces the parts of one role back to what set them."""
 
-    def __init__(self, data: Mapping[str, Any], role: names.RoleName) -> None:
+    def __init__(self, data: Mapping[str, Any], role: names.RoleName, version: str) -> None:
         self._data = data
         self._role = role
         engine = data["spec"]["engine"]
-        profile = lookup(engine["type"], engine["version"], engine.get("versionPolicy") or "Strict")
-        assert isinstance(profile, Profile)  # the object was accepted
-        self._catalogue = profile.args(role)
+        self._catalogue = lookup(engine["type"], version).args(role)
         self._declared = mapping(read(data, f"spec.roles.{role}"))
 
     def of_flag(self, flag: str) -> str:

@@ -2,11 +2,11 @@
 
 The tricky idea: nothing downstream asks which engine runs. A `Profile` answers every question that differs between
 engines (flags, command line, ports, probes, defaults), so the plan for a toy CPU server and for a GPU server is the
-same code. A version that has no profile is answered with `UnknownProfile`, a value, because a wish that cannot be met
-yet is a normal answer and not an error.
+same code. What an engine would refuse is data, too: rules are expressions over what it makes of its flags
+(`expression`, `rule`), and `validation` answers the one question that everybody asks about a spec.
 """
 
 from epd_operator.engines.catalogue import lookup
-from epd_operator.engines.profile import Context, Port, Profile, UnknownProfile
+from epd_operator.engines.profile import Context, Port, Profile
 
-__all__ = ["Context", "Port", "Profile", "UnknownProfile", "lookup"]
+__all__ = ["Context", "Port", "Profile", "lookup"]

@@ -159,6 +159,7 @@ def judge_spec(
                 ruleset.owned,
                 whole,
                 processes,
+                frozenset(mapping(declared.get("args"))) - frozenset(args),
             )
     for process in processes.values():
         findings += judge_process(bench, process)
@@ -174,14 +175,26 @@ def judge_spec(
 def judge_process(bench: Bench, process: Process) -> Iterator[Finding]:
     """Everything that the rules for a process find."""
     for rule in bench.ruleset.rules_of(bench.version):
-        if process.role in rule.roles and rule.when.value(process):
+        if process.role in rule.roles and rule.when.value(process) and not _rests_on_a_fault(rule, process):
             yield _finding(bench, rule, process, process.role)
 
 
 def _across(bench: Bench, process: Process) -> Iterator[Finding]:
     for rule in bench.ruleset.rules_of(bench.version):
-        if not rule.roles and rule.when.value(process):
+        if not rule.roles and rule.when.value(process) and not _rests_on_a_fault(rule, process):
             yield _finding(bench, rule, process, "")
+
+
+def _rests_on_a_fault(rule: Rule, process: Process) -> bool:
+    """Whether a side is a flag whose value is wrong by itself: that is told once, and not as a clash as well."""
+    for side in rule.sides:
+        place = process
+        while isinstance(side, At):
+            place, side = place.at(side.role), side.body  # noqa: PLW2901 - peeled, not replaced
+        leaves = side.settles if isinstance(side, Named) else leaves_of(side)
+        if any(leaf.source == "flag" and leaf.name in place.dropped for leaf in leaves):
+            return True
+    return False
 
 
 def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
@@ -296,12 +309,17 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
             removed = name in catalogue.removed
             refuse("flag-of-another-version" if removed else "flag-unknown", name, says, fix, lenient=bench.lenient)
         elif spec.owner is not None:
-            refuse("flag-owned", name, "belongs to the operator", f"remove it; {spec.owner.replace('<role>', role)}")
+            refuse("flag-owned", name, "belongs to the operator", f"remove it; {_setter(spec.owner, role)}")
         elif (fault := spec.fault(value)) is not None:
             refuse("flag-value", name, fault, "correct the value")
         else:
             kept[name] = spec.normal(value)
     return kept, findings
+
+
+def _setter(owner: str, role: str) -> str:
+    owner = owner.replace("<role>", role)
+    return f"{owner} sets it" if owner.startswith("spec.") else owner
 
 
 def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:
@@ -317,6 +335,17 @@ def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> It
                     "remove it",
                     source="docs/reference/api.md",
                 )
+    for name in mapping(declared.get("secretEnv")):
+        if name in bench.ruleset.variables - bench.ruleset.environment:
+            yield Finding(
+                "variable-secret",
+                "error",
+                role,
+                (Side(f"spec.roles.{role}.secretEnv.{name}", "set"),),
+                "decides what the engine accepts, and a Secret cannot be read to judge it",
+                f"set {name} in env",
+                source="docs/reference/api.md",
+            )
 
 
 def _acknowledgements(bench: Bench) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ class Process:
         owned: flags that the operator sets, as expressions over the spec; empty on a bare command line.
         document: the spec as written; empty on a bare command line.
         siblings: the processes of the other roles of the same spec.
+        dropped: flags as written whose value was no use.
     """
 
     role: str
@@ -38,6 +39,7 @@ class Process:
     owned: Mapping[str, Expr] = field(default_factory=lambda: _EMPTY)
     document: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
     siblings: Mapping[str, Process] = field(default_factory=lambda: _EMPTY)
+    dropped: frozenset[str] = frozenset()
     memo: dict[str, Value] = field(default_factory=dict)
 
     def flag(self, name: str) -> Value:

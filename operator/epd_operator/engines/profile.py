@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from epd_operator.api.fault import Fault
 from epd_operator.engines.commandline import render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from epd_operator.api.deployment import Spec
     from epd_operator.api.names import RoleName
-    from epd_operator.api.role import Role
     from epd_operator.engines.flag import Catalogue
 
 
@@ -93,21 +91,6 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class UnknownProfile:
-    """No profile for this engine and version.
-
-    Attributes:
-        known: versions of the same engine that have one; empty when the engine has none at all.
-        message: names the field and what is available.
-    """
-
-    engine_type: str
-    version: str
-    known: tuple[str, ...]
-    message: str
-
-
-@dataclass(frozen=True)
 class Probe:
     """An HTTP probe on a named port; times in seconds."""
 
@@ -177,7 +160,6 @@ class Profile:
     environment: tuple[Mapping[str, Any], ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
-    refuse: Callable[[Spec], Sequence[Fault]] = field(repr=False, default=lambda _spec: ())
 
     @property
     def default_platform(self) -> str:
@@ -249,65 +231,3 @@ class Profile:
             args: effective flags of every declared role.
         """
         return self.look(spec, args)
-
-    def check(self, spec: Spec) -> list[Fault]:
-        """Everything that this engine would refuse, and everything in `args` that the operator owns."""
-        faults = list(self.refuse(spec))
-        declared = spec.roles.declared()
-        for name, role in declared.items():
-            if name in self.roles:
-                faults += self._check_args(name, role)
-                faults += self._check_env(name, role)
-            else:
-                faults.append(Fault(f"spec.roles.{name}", None, f"{self._label} has no {name} role: remove it"))
-        faults += self._check_agreement(declared)
-        backend = spec.transfer.backend
-        if backend is not None and backend not in self.transfers:
-            known = " or ".join(self.transfers)
-            faults.append(Fault("spec.transfer.backend", backend, f"{self._label} transfers by {known}: use that"))
-        return faults
-
-    @property
-    def _label(self) -> str:
-        return f"{self.engine_type} {self.version}"
-
-    def _check_args(self, role: RoleName, declared: Role) -> Iterator[Fault]:
-        known = self.args(role)
-        for name, value in declared.args.items():
-            place = f"spec.roles.{role}.args.{name}"
-            flag = known.find(name)
-            if flag is None:
-                says, way_out = known.advise(name)
-                yield Fault(place, value, f"{says}: {way_out}")
-            elif flag.owner is not None:
-                owner = flag.owner.replace("<role>", role)
-                sets = f"{owner} sets it" if owner.startswith("spec.") else owner
-                yield Fault(place, value, f"belongs to the operator: remove it; {sets}")
-            elif (fault := flag.fault(value)) is not None:
-                yield Fault(place, value, fault)
-
-    def _check_env(self, role: RoleName, declared: Role) -> Iterator[Fault]:
-        owned = {entry["name"] for entry in self.environment}
-        for part, names in (("env", declared.env), ("secretEnv", declared.secret_env)):
-            for name in names:
-                if name in owned:
-                    place = f"spec.roles.{role}.{part}.{name}"
-                    yield Fault(place, None, "is set by the operator: use another name")
-
-    def _check_agreement(self, declared: Mapping[RoleName, Role]) -> Iterator[Fault]:
-        """Identity flags must be equal on all roles that know them: a mismatch would be found by dying pods."""
-        seen: dict[str, tuple[RoleName, Any]] = {}
-        for role in sorted(set(declared) & set(self.roles), key=self.roles.index):
-            known = self.args(role)
-            for flag in (known[name] for name in known if known[name].identity and known[name].owner is None):
-                value = declared[role].args.get(flag.name, flag.default)
-                if flag.fault(value) is not None:
-                    continue  # wrong by itself: what it should agree with is not known
-                other, before = seen.setdefault(flag.name, (role, value))
-                if value != before:
-                    yield Fault(
-                        f"spec.roles.{role}.args.{flag.name}",
-                        value,
-                        f"must equal spec.roles.{other}.args.{flag.name}, which is {before!r}: "
-                        "pods with different values cannot share pages, so set both alike",
-                    )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.api.fault import Fault
-from epd_operator.api.names import BOOTSTRAP_PORT, ENCODER_PORT, HTTP_PORT, RoleName
+from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, RoleName
 from epd_operator.engines.flag import Catalogue, FlagSpec
 from epd_operator.engines.profile import Context, DefaultResources, Facts, Hardware, Images, Port, Probe, Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from epd_operator.api.deployment import Spec
 
@@ -158,31 +157,6 @@ def _probes(_role: RoleName, startup_minutes: int, _leads: bool) -> dict[str, Pr
     }
 
 
-def _refuse(spec: Spec) -> Sequence[Fault]:
-    faults = []
-    path = spec.model.path
-    if path is not None and not path.startswith("/"):
-        faults.append(
-            Fault(
-                "spec.model.path",
-                path,
-                "the Reference engine loads a directory, not a hub id: give an absolute path, or leave it out "
-                "to serve the checkpoint in the image",
-            )
-        )
-    for name, role in spec.roles.declared().items():
-        total, page = role.args.get("max-total-tokens"), role.args.get("page-size", 64)
-        if isinstance(total, int) and isinstance(page, int) and total < page:
-            place = f"spec.roles.{name}.args.max-total-tokens"
-            faults.append(Fault(place, total, f"must hold at least one page of {page}: raise it or lower page-size"))
-    taken = {HTTP_PORT: "engine HTTP", ENCODER_PORT: "encoder registration"}
-    port = spec.transfer.bootstrap_port
-    if port in taken:
-        message = f"is the port of {taken[port]}: use another, such as {BOOTSTRAP_PORT}"
-        faults.append(Fault("spec.transfer.bootstrapPort", port, message))
-    return faults
-
-
 _CATALOGUE: Final[Mapping[RoleName, Catalogue]] = {
     "encode": _catalogue(*_SHARED, *_OWNED),
     "prefill": _catalogue(*_PREFILL, *_OWNED, _VISION),
@@ -216,5 +190,4 @@ REFERENCE: Final = Profile(
     look=_look,
     fetches=_fetches,
     environment=({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},),
-    refuse=_refuse,
 )

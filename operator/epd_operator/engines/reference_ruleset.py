@@ -33,7 +33,7 @@ def _pair(name: str, roles: tuple[str, str], condition: Expr) -> Rule:
     return Rule(
         id=f"pair-{name}{suffix}",
         when=condition & differ(_flag(name), one, other),
-        sides=(at(one, _written(name)), at(other, _written(name))),
+        sides=(at(one, _flag(name)), at(other, _flag(name))),
         says=f"{one} and {other} must have the same {name}, or they cannot read what they hand over",
         fix=f"set {name} alike, or leave it out on both",
         source=_SOURCE,

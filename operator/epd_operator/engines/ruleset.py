@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from epd_operator.engines.expression import Named, walk
+from epd_operator.engines.expression import Leaf, Named, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from epd_operator.engines.expression import Expr, Value
     from epd_operator.engines.flag import Catalogue
@@ -62,6 +62,16 @@ class Ruleset:
             if first <= rank < last:
                 yield rule
 
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Environment variables that a rule or a resolved value reads."""
+        return frozenset(
+            node.name
+            for root in self._roots()
+            for node in walk(root)
+            if isinstance(node, Leaf) and node.source == "env"
+        )
+
     def named(self) -> Mapping[str, Named]:
         """Every resolved value that a rule reads or that is worth showing, by name.
 
@@ -69,11 +79,13 @@ class Ruleset:
             ValueError: two different values share a name.
         """
         found: dict[str, Any] = {}
-        roots: list[Expr] = [*self.resolved]
-        for rule in self.rules:
-            roots += [rule.when, *rule.sides, *rule.shows.values()]
-        for root in roots:
+        for root in self._roots():
             for node in walk(root):
                 if isinstance(node, Named) and found.setdefault(node.name, node) is not node:
                     raise ValueError(f"two resolved values are called {node.name}")
         return found
+
+    def _roots(self) -> Iterator[Expr]:
+        yield from self.resolved
+        for rule in self.rules:
+            yield from (rule.when, *rule.sides, *rule.shows.values())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epd_operator.api import Fault, SpecError, names, parse
+from epd_operator.api import names, parse
 from epd_operator.api.effective import effective
-from epd_operator.engines import UnknownProfile, lookup
+from epd_operator.engines import lookup
+from epd_operator.engines.validation import validate
 from epd_operator.plan import access, condition, disruption, network, router, service, snapshot, workload
+from epd_operator.plan.admission import accepted, acknowledged, refused
 from epd_operator.plan.health import Target, Verdict, live_targets, measure
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.revision import identify
@@ -58,17 +60,11 @@ def plan(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Plan:
 
 
 def _admit(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Scope | Verdict:
-    try:
-        document = parse(cr)
-    except SpecError as error:
-        return _invalid(error.faults)
-    engine = document.spec.engine
-    profile = lookup(engine.type, engine.version, engine.version_policy)
-    if isinstance(profile, UnknownProfile):
-        return Verdict(False, Reason.UNKNOWN_ENGINE_VERSION, profile.message)
-    faults = profile.check(document.spec)
-    if faults:
-        return _invalid(faults)
+    judgement = validate(cr, advisories=settings.advisories)
+    if not judgement.accepted:
+        return refused(judgement.errors)
+    document = parse(cr)
+    profile = lookup(document.spec.engine.type, judgement.version)
     meaning = effective(document, profile)
     identity = identify(document, meaning, profile)
     image = (
@@ -77,12 +73,9 @@ def _admit(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Sco
         or profile.default_image(settings)
     )
     if image is None:
-        return _invalid([Fault("spec.engine.image", None, f"is required for {engine.type}: add it")])
-    return Scope(document, meaning, profile, identity, settings, image)
-
-
-def _invalid(faults: Sequence[Fault]) -> Verdict:
-    return Verdict(False, Reason.INVALID_SPEC, "; ".join(str(fault) for fault in faults))
+        field = "spec.engine.image"
+        return Verdict(False, Reason.INVALID_SPEC, f"{field}: is required for {profile.engine_type}: add it")
+    return Scope(document, meaning, profile, identity, settings, image, judgement)
 
 
 def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
@@ -90,24 +83,15 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
     healths = {part: measure(target, observed) for part, target in _targets(scope).items()}
     uid = scope.document.metadata.uid
     rest = leftovers(uid, objects, observed, healths, policies=scope.effective.network_policy)
-    picture = Picture(_valid(scope), healths, scope.identity.compat_key, rest.held)
+    picture = Picture(accepted(scope.profile, scope.judgement), healths, scope.identity.compat_key, rest.held)
     static = {
         "revision": scope.identity.set_revision,
         "compatKey": scope.identity.compat_key,
-        "acknowledged": list(scope.effective.acknowledged),
+        "acknowledged": acknowledged(scope.judgement),
         "effective": scope.effective.published(),
         **numbers(healths, service.url(scope)),
     }
     return _conclude(cr, observed, picture, static, objects=objects, prune=rest.prune)
-
-
-def _valid(scope: Scope) -> Verdict:
-    judged = f"{scope.profile.engine_type} {scope.profile.version}"
-    version = scope.effective.engine_version
-    if version == scope.profile.version:
-        return Verdict(True, Reason.ACCEPTED, f"accepted by the rules of {judged}")
-    text = f"{version} has no rules of its own; accepted by those of {judged}, the nearest lower release"
-    return Verdict(True, Reason.RULES_APPROXIMATE, text)
 
 
 def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:

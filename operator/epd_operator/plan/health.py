@@ -28,7 +28,7 @@ class Verdict:
     """Status, reason and message of one condition; time and generation are added when it is written."""
 
     status: bool
-    reason: Reason
+    reason: str
     message: str
 
 

@@ -12,6 +12,8 @@ from epd_operator.plan.report import Report, read
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from epd_operator.engines.advisory import Advisory
+
 Object = Mapping[str, Any]
 
 WORKLOADS: Final = ("Deployment", "LeaderWorkerSet")
@@ -28,6 +30,7 @@ class Settings:
         version: version of the operator; never part of a pod template.
         operator_namespace: namespace whose pods may read the registrars.
         rdma_resource: name under which this cluster's device plugin offers RDMA devices.
+        advisories: engine builds known to misbehave.
     """
 
     router_image: str
@@ -35,6 +38,7 @@ class Settings:
     version: str
     operator_namespace: str = "epd-system"
     rdma_resource: str = "rdma/ib"
+    advisories: tuple[Advisory, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -64,3 +64,11 @@ class Reason(StrEnum):
     SETTLED = "Settled", "Nothing is left to do."
     NOT_STALLED = "NotStalled", "Nothing needs help from a person."
     ALL_READY = "AllReady", "Everything declared is as declared."
+
+
+def reason_of_rule(rule_id: str) -> str:
+    """The reason of a spec that a rule refuses: the rule's id, spelled as Kubernetes wants reasons.
+
+    The reference page of rules lists them, so the list of reasons stays closed.
+    """
+    return "".join(word.capitalize() for word in rule_id.split("-"))

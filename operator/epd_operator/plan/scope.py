@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from epd_operator.api.deployment import DeepSeekV41Deployment
     from epd_operator.api.effective import Effective
     from epd_operator.engines import Profile
+    from epd_operator.engines.judgement import Judgement
     from epd_operator.plan.observation import Settings
     from epd_operator.plan.revision import Identity
 
@@ -28,6 +29,7 @@ class Scope:
         identity: compatibility key and revisions.
         settings: the operator installation.
         engine_image: image of the engine containers, see `revision.engine_image`.
+        judgement: what the rules said of the spec.
     """
 
     document: DeepSeekV41Deployment
@@ -36,6 +38,7 @@ class Scope:
     identity: Identity
     settings: Settings
     engine_image: str
+    judgement: Judgement
 
     @property
     def name(self) -> str:
