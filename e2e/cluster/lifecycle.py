@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from e2e import progress
 from e2e.cluster import (
+    addon,
     binaries,
     certificates,
     components,
@@ -65,6 +66,8 @@ def prepare(*, everything: bool = False) -> None:
         machine.install(facts.missing_packages)
     for module in binaries.uncached(everything=everything):
         binaries.ensure(module)
+    if everything:
+        addon.leader_worker_set()
 
 
 def up() -> None:

@@ -132,3 +132,26 @@ def test_a_stream_that_ends_is_opened_anew_and_what_vanished_meanwhile_is_notice
         running.cancel()
 
     virtual(main())
+
+
+def test_a_kind_that_is_taken_away_takes_its_objects_along(virtual: Virtual) -> None:
+    async def main() -> None:
+        watch, server, cache, queue, _ = build(served=True)
+        server.items = [group("a", 2)]
+        running = asyncio.create_task(watch.run())
+        await asyncio.sleep(1)
+        assert await queue.get() == KEY
+        queue.done(KEY)
+        server.served = False
+        await server.events.put(None)
+        await asyncio.sleep(5)
+        assert len(cache) == 0
+        assert await queue.get() == KEY
+        queue.done(KEY)
+        server.served = True
+        server.items = [group("a", 3)]
+        await asyncio.sleep(2 * ABSENT_SECONDS)
+        assert [child["metadata"]["name"] for child in cache.children("u")] == ["a"]
+        running.cancel()
+
+    virtual(main())

@@ -33,7 +33,8 @@ def test_every_planned_kind_is_watched_and_granted() -> None:
         "spec": {
             "model": {"path": "/weights"},
             "engine": {"type": "SGLang", "version": "0.5.23", "platform": "cuda-sm90", "image": "sglang:1"},
-            "roles": {"prefill": {"nodes": 2, "args": {"tp-size": 16}}, "decode": {}},
+            "transfer": {"backend": "mooncake_tcp"},
+            "roles": {"prefill": {"nodes": 2, "args": {"tp-size": 8}}, "decode": {}},
         },
     }
     observed = Observed((), (), (), (), (), datetime(2026, 1, 1, tzinfo=UTC))

@@ -83,6 +83,14 @@ class Cache:
         """The keys of all custom resources."""
         return [Key(place.namespace, place.name) for place in self._entries if place.kind == CUSTOM]
 
+    def objects(self, kind: Kind, namespace: str | None) -> list[dict[str, Any]]:
+        """All objects of a kind in a namespace; None for all namespaces."""
+        return [
+            entry.obj
+            for place, entry in self._entries.items()
+            if place.kind == kind and namespace in {None, place.namespace}
+        ]
+
     def children(self, uid: str) -> list[dict[str, Any]]:
         """Objects whose controller has this uid, pods apart, ordered by kind and name."""
         places = sorted(self._children.get(uid, ()), key=lambda place: (place.kind.kind, place.name))

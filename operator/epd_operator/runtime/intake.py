@@ -41,6 +41,11 @@ class Intake:
         for obj in (*news, *gone):
             self._wake(kind, obj, urgent=kind == CUSTOM)
 
+    def disowned(self, kind: Kind, namespace: str | None) -> None:
+        """The API server does not know the kind any more, and with it went all of its objects."""
+        for obj in self._cache.objects(kind, namespace):
+            self.lost(kind, obj)
+
     def all(self) -> None:
         """Reconcile everything anew."""
         for key in self._cache.keys():  # noqa: SIM118 - not a mapping

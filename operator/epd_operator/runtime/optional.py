@@ -2,8 +2,8 @@
 
 The tricky idea: kopf looks once for what it is to watch, and what it does not find then it never watches. These kinds
 come with an add-on that may be installed long after the operator. So each has a loop of its own, which lists it,
-watches it until the stream ends, and lists it again; while the API server does not know the kind, it asks every half
-minute.
+watches it until the stream ends, and lists it again; while the API server does not know the kind, it asks every
+quarter of a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ABSENT_SECONDS: Final = 30.0
+ABSENT_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 1.0
 
 
@@ -64,6 +64,7 @@ class OptionalWatch:
                 if (kind, namespace) not in self._absent:
                     log.info("not served by this cluster", extra={"kind": kind.resource})
                 self._absent.add((kind, namespace))
+                self._intake.disowned(kind, namespace)
                 self._answered(kind, namespace)
                 await asyncio.sleep(ABSENT_SECONDS)
             except ApiError as error:
