@@ -30,6 +30,7 @@ UNIFIED = {"SGLANG_HACK_FLASHMLA_BACKEND": "unified_kv_triton"}
         ("--quantization modelopt_fp4", HIP, {}, {"model-quantization"}),
         ("--mamba-radix-cache-strategy extra_buffer", SM90, {}, {"model-mamba-cache-strategy"}),
         ("--mamba-radix-cache-strategy extra_buffer --disable-radix-cache", SM90, {}, set()),
+        ("--model-config-parser yaml", SM90, {}, {"model-config-parser"}),
         ("--enable-nvidia-megakernel", SM90, {}, {"model-nvidia-megakernel"}),
     ],
 )
