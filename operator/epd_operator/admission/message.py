@@ -16,22 +16,25 @@ from epd_operator.engines.cel import Program, quoted, shown
 from epd_operator.engines.expression import At, Circumstance, Declared, Expr, Leaf, Named, leaves_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from epd_operator.engines.fold import Folder
     from epd_operator.engines.rule import Rule
 
 _FORMAT: Final = string.Formatter()
+_GROUP: Final = 100
+"""Rules whose words are in one map: an expression has at most 100,000 characters."""
 _SPEC: Final = "s"
 """Letter of what belongs to no role."""
 _SPELLED: Final = "(type(it) == list ? '[' + it.map(item, string(item)).join(', ') + ']' : string(it))"
 
 
-def lines(found: str, prefix: Mapping[str, str]) -> str:
+def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     """CEL of the lines of findings.
 
     Args:
         found: CEL of the list of findings, each a letter, a dot and the id of a rule.
+        maps: CEL of the maps that hold the words, see `Wording.define`.
         prefix: how the variables of a role begin, one letter.
     """
     roles = {short: f"spec.roles.{role}." for role, short in prefix.items()}
@@ -59,8 +62,9 @@ def lines(found: str, prefix: Mapping[str, str]) -> str:
     sides = f"parts.filter(part, part.startsWith('@')).map(part, [{alternatives}].map(w, {spelled})[0]).join(', ')"
     text = f"[part].map(it, it.startsWith('~') ? {values}[f.charAt(0)][it.substring(2)] : it)[0]"
     rest = f"parts.filter(part, !part.startsWith('@')).map(part, {text}).join('')"
-    words = "variables.words[f in variables.words ? f : f.substring(2)].split('\\n')"
-    return f"{found}.map(f, [{words}].map(parts, '[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest})[0])"
+    keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
+    words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
+    return f"{found}.map(f, [({words}'').split('\\n')].map(parts, '[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest})[0])"
 
 
 class Wording:
@@ -93,17 +97,22 @@ class Wording:
     def _count(self, rule: Rule) -> int:
         return sum(key.split("#")[0] == rule.id for key in self._keys.values())
 
-    def define(self) -> None:
-        """Add the variables that hold the words of every rule asked for so far."""
+    def define(self) -> list[str]:
+        """Add the variables that hold the words of every rule asked for so far, and say which are their maps."""
         words: dict[str, str] = {}
         for rule, by_role in self._words.items():
             if len(set(by_role.values())) == 1:
                 words[rule] = next(iter(by_role.values()))
             else:
                 words |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
-        self._program.define("words", _map(words, quoted))
         for letter, values in self._shown.items():
             self._program.define(f"{letter}_shown", _map(values, str) if values else "{'': ''}")
+        keys = sorted(words, key=lambda key: key.split(".")[-1])
+        groups = [keys[start : start + _GROUP] for start in range(0, len(keys), _GROUP)]
+        return [
+            self._program.define(f"words{place}", _map({key: words[key] for key in group}, quoted))
+            for place, group in enumerate(groups)
+        ]
 
     def _filled(self, template: str, rule: Rule, role: str) -> Iterator[str]:
         for text, name, _spec, _conversion in _FORMAT.parse(template):

@@ -95,8 +95,7 @@ def policy(ruleset: Ruleset) -> dict[str, Any]:
         program.expect(one.condition)
     wording = Wording(program, folder, lambda role, leaf: _place(ruleset, role, leaf))
     found = " + ".join(_lists(program, [_line(program, wording, one) for one in broken])) or "[]"
-    wording.define()
-    lists.append(program.define("lines", lines(f"({found})", PREFIX)))
+    lists.append(program.define("lines", lines(f"({found})", wording.define(), PREFIX)))
     conditions = {"engine": version.of_engine(ruleset), "version": version.judged(ruleset)}
     head = f"'{ruleset.engine_type} ' + variables.version + ' on ' + variables.platform + ' would not run this: ' + "
     return _object(ruleset.engine_type.lower(), conditions, program.variables, lists, head)

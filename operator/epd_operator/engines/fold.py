@@ -259,9 +259,13 @@ class Folder:
         if isinstance(subject, Otherwise) and isinstance(subject.default, Const):
             given = self._against(symbol, subject.subject, fixed, mirrored=mirrored)
             both = (fixed, subject.default) if mirrored else (subject.default, fixed)
-            return self.when(self.absent(subject.subject), self.compare(symbol, *both), given)
+            return self._unless_absent(subject, self.compare(symbol, *both), given)
         pair: tuple[Expr, Expr] = (fixed, subject) if mirrored and symbol != "==" else (subject, fixed)
         return self._intern(Compare(symbol, *pair), symbol, *map(id, pair))
+
+    def _unless_absent(self, value: Otherwise, by_default: Expr, given: Expr) -> Expr:
+        # What is absent fulfils nothing, so without the default's help there is nothing to ask.
+        return given if by_default is self.const(False) else self.when(self.absent(value.subject), by_default, given)
 
     def one_of(self, subject: Expr, choices: tuple[Any, ...]) -> Expr:
         """Whether a folded value is one of some choices."""
@@ -271,7 +275,7 @@ class Folder:
             return self.when(subject.condition, self.one_of(subject.then, choices), self.one_of(subject.other, choices))
         if isinstance(subject, Otherwise) and isinstance(subject.default, Const):
             by_default = self.one_of(subject.default, choices)
-            return self.when(self.absent(subject.subject), by_default, self.one_of(subject.subject, choices))
+            return self._unless_absent(subject, by_default, self.one_of(subject.subject, choices))
         if len(choices) == 1:
             return self.compare("==", subject, self.const(choices[0]))
         return self._intern(OneOf(subject, choices), id(subject), choices, *map(type, choices))
