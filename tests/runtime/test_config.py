@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,9 @@ from epd_operator.plan import Event
 from epd_operator.runtime import log
 from epd_operator.runtime.config import ConfigError, from_environment
 from epd_operator.runtime.record import NOTE_LIMIT, body
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_defaults() -> None:
@@ -27,6 +30,18 @@ def test_defaults() -> None:
 def test_a_cluster_may_call_its_rdma_devices_otherwise() -> None:
     config = from_environment({"EPD_RDMA_RESOURCE": "rdma/hca_shared_devices_a"})
     assert config.rdma_resource == "rdma/hca_shared_devices_a"
+
+
+def test_advisories_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "advisories.yaml"
+    file.write_text("[{id: a-b, versions: ['0.5.23'], says: s, fix: f, source: r}]")
+    (advisory,) = from_environment({"EPD_ADVISORIES": str(file)}).advisories
+    assert (advisory.id, advisory.versions) == ("a-b", ["0.5.23"])
+    file.write_text("[{id: 7}]")
+    with pytest.raises(ConfigError, match=r"EPD_ADVISORIES: advisories\[0\]\['id'\]"):
+        from_environment({"EPD_ADVISORIES": str(file)})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        from_environment({"EPD_ADVISORIES": str(tmp_path / "none.yaml")})
 
 
 def test_two_runs_of_one_pod_have_two_identities() -> None:

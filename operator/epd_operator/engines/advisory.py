@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from epd_operator.engines.finding import Finding, Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from epd_operator.engines.flag import Catalogue
     from epd_operator.engines.process import Process
@@ -47,6 +49,19 @@ class Advisory(BaseModel):
     """Flags that must all have these values; the parser's default counts as given."""
     env: dict[str, str] = {}
     """Variables that must all have these values."""
+
+
+def load(path: Path) -> tuple[Advisory, ...]:
+    """Advisories from a YAML or JSON file.
+
+    Raises:
+        AdvisoryError: the file cannot be read, or with every fault of every row.
+    """
+    try:
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise AdvisoryError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    return read(rows)
 
 
 def read(rows: Any) -> tuple[Advisory, ...]:

@@ -7,15 +7,19 @@ import re
 import secrets
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from epd_operator import __version__
 from epd_operator.api.names import OPERATOR_METRICS_PORT, OPERATOR_PROBES_PORT
+from epd_operator.engines.advisory import AdvisoryError, load
 from epd_operator.runtime.lease import Timing
 from epd_operator.runtime.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from epd_operator.engines.advisory import Advisory
 
 NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 RDMA_RESOURCE: Final = "rdma/ib"
@@ -41,6 +45,7 @@ class Config:
         router_image: default router image.
         worker_image: default image of the Reference engine.
         rdma_resource: name under which the cluster's device plugin offers RDMA devices.
+        advisories: engine builds known to misbehave.
         workers: reconciliations at once.
         metrics_port: port of /metrics; 0 picks a free one.
         probes_port: port of /healthz and /readyz; 0 picks a free one.
@@ -56,6 +61,7 @@ class Config:
     router_image: str = ""
     worker_image: str = ""
     rdma_resource: str = RDMA_RESOURCE
+    advisories: tuple[Advisory, ...] = ()
     workers: int = 32
     metrics_port: int = OPERATOR_METRICS_PORT
     probes_port: int = OPERATOR_PROBES_PORT
@@ -89,6 +95,13 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
             f"EPD_RDMA_RESOURCE: {rdma_resource!r} is no extended resource: give prefix/name, such as {RDMA_RESOURCE}"
         )
 
+    advisories: tuple[Advisory, ...] = ()
+    if path := environ.get("EPD_ADVISORIES"):
+        try:
+            advisories = load(Path(path))
+        except AdvisoryError as error:
+            faults += [f"EPD_ADVISORIES: {line}" for line in str(error).splitlines()]
+
     def number(name: str, default: int, low: int, high: int) -> int:
         text = environ.get(name, "")
         value = int(text) if text.isdecimal() else default
@@ -104,6 +117,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
         router_image=environ.get("EPD_ROUTER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_ROUTER_IMAGE']}:{__version__}",
         worker_image=environ.get("EPD_WORKER_IMAGE") or f"{IMAGE_DEFAULTS['EPD_WORKER_IMAGE']}:{__version__}",
         rdma_resource=rdma_resource,
+        advisories=advisories,
         workers=number("EPD_WORKERS", 32, 1, 64),
         metrics_port=number("EPD_METRICS_PORT", OPERATOR_METRICS_PORT, 0, 65535),
         probes_port=number("EPD_PROBES_PORT", OPERATOR_PROBES_PORT, 0, 65535),

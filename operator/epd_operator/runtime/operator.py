@@ -188,6 +188,7 @@ class Operator:
             version=__version__,
             operator_namespace=self._config.namespace,
             rdma_resource=self._config.rdma_resource,
+            advisories=self._config.advisories,
         )
         reconciler = Reconciler(
             self._cluster,
