@@ -140,7 +140,7 @@ def _foreign(path: str) -> bool:
             raw = file.read(sources.MAX_BYTES)
     except (OSError, ValueError):
         return False
-    return GROUP.encode() not in raw and KIND.encode() not in raw
+    return not sources.mentions_us(raw.decode("latin-1"))
 
 
 def _items(value: Any, node: Node | None) -> Iterator[tuple[Any, Node | None]]:

@@ -21,6 +21,7 @@ MAX_BYTES: Final = 16 * 2**20
 """An object in a cluster is at most 1.5 MiB: what is far larger is no manifest."""
 
 _BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_OURS: Final = re.compile(rf"""{KIND}|apiVersion["']?[ \t]*:[ \t]*["']?{re.escape(GROUP)}/""")
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -60,7 +61,12 @@ class Source:
     @property
     def mentions_us(self) -> bool:
         """Whether one of our objects can be in it at all."""
-        return KIND in self.text or GROUP in self.text
+        return mentions_us(self.text)
+
+
+def mentions_us(text: str) -> bool:
+    """Whether one of our objects can be in a text at all: its kind, or its group as the group of an object."""
+    return _OURS.search(text) is not None
 
 
 def expand(paths: Sequence[str]) -> Iterator[tuple[str, bool]]:
