@@ -6,7 +6,7 @@ from typing import Final
 
 from epd_operator.engines.expression import some
 from epd_operator.engines.rule import ROLES, Rule
-from epd_operator.engines.sglang.base import IS_CUDA, IS_SM100
+from epd_operator.engines.sglang.base import IS_CUDA, IS_HIP, IS_SM100
 from epd_operator.engines.sglang.given import flag, written
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/mamba_hook.py"
@@ -38,6 +38,16 @@ RULES: Final = (
         (written("enable-mamba-cache-stochastic-rounding"), written("mamba-ssm-dtype")),
         "stochastic rounding needs mamba-ssm-dtype float16 on an NVIDIA GPU, and SM100 with the triton back end",
         "remove enable-mamba-cache-stochastic-rounding: DeepSeek-V4.1 has no Mamba layers",
+        _SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        "mamba-flashinfer-hardware",
+        (flag("mamba-backend") == "flashinfer") & IS_HIP,
+        (written("mamba-backend"),),
+        "the flashinfer kernels run on NVIDIA GPUs",
+        "remove mamba-backend: DeepSeek-V4.1 has no Mamba layers",
         _SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,

@@ -69,6 +69,28 @@ def _is_ipv6(host: str) -> bool:
     return True
 
 
+def _fits(name: str, value: Any) -> bool:
+    """Whether a field of the KV event settings has its type, as leniently as pydantic reads them."""
+    match name:
+        case "publisher" | "endpoint" | "topic":
+            return isinstance(value, str)
+        case "replay_endpoint":
+            return value is None or isinstance(value, str)
+        case "format":
+            return value in {"default", "dynamo"}
+        case "buffer_steps" | "hwm" | "max_queue_size":
+            return _is_whole(value)
+        case _:
+            return True
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float | str) and int(value) == float(value)
+    except (ValueError, OverflowError):
+        return False
+
+
 def _publish_fault(endpoint: Value, events: Value, ranks: Value) -> str | None:
     """Why load cannot be published at an endpoint, one port a rank; None when it can or need not be."""
     wanted = endpoint.strip() if isinstance(endpoint, str) else ""
@@ -80,8 +102,8 @@ def _publish_fault(endpoint: Value, events: Value, ranks: Value) -> str | None:
         config = json.loads(str(events))
     except (ValueError, RecursionError):
         config = None
-    if not isinstance(config, dict):
-        return "kv-events-config must hold a JSON object"
+    if not isinstance(config, dict) or not all(_fits(name, value) for name, value in config.items()):
+        return "kv-events-config must hold a JSON object whose fields have their types"
     source = config.get("endpoint", "tcp://*:5557")
     if config.get("publisher", "null") == "null" or not source:
         return "kv-events-config names no publisher (zmq) or no endpoint"

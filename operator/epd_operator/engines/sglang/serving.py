@@ -78,21 +78,31 @@ def _read(text: Value) -> Any:
         return None
 
 
+def _inner(text: Value) -> Any:
+    """A JSON setting that may hold JSON once more, inside a string.
+
+    Raises:
+        ValueError: the string holds no JSON.
+    """
+    outer = _read(text)
+    return json.loads(outer) if isinstance(outer, str) and outer else outer
+
+
 def _request_fault(template: Value, limits: Value, sampling: Value) -> str | None:
     """Which of three JSON settings for requests the engine cannot use, and why; None when it can use all."""
     if template is not None and not isinstance(_read(template), dict | None):
         return "default-chat-template-kwargs must hold a JSON object"
-    allowed = _read(limits)
-    if isinstance(allowed, str) and allowed:
-        if (inner := _read(allowed)) is None and allowed.strip() != "null":
-            return "limit-mm-data-per-request must hold JSON"
-        allowed = inner
+    try:
+        allowed = _inner(limits)
+    except ValueError:
+        return "limit-mm-data-per-request must hold a JSON object"
     if isinstance(allowed, dict) and (unknown := [kind for kind in allowed if kind not in _MEDIA]):
         return f"limit-mm-data-per-request knows {', '.join(_MEDIA)}, not {unknown[0]}"
-    defaults = _read(sampling)
-    if isinstance(defaults, str) and defaults:
-        defaults = _read(defaults)
-    if defaults and not isinstance(defaults, dict | list):
+    try:
+        defaults = _inner(sampling)
+    except ValueError:
+        defaults = True
+    if defaults and not isinstance(defaults, dict | list | str):
         return "preferred-sampling-params must hold a JSON object"
     return "preferred-sampling-params cannot hold watermark" if defaults and "watermark" in defaults else None
 
