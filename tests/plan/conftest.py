@@ -123,7 +123,7 @@ class World:
             complete = {"type": "Available", "status": "True", "reason": "AllGroupsReady"}
         before = maker.get("status", {}).get("conditions", [])
         maker["status"] = {
-            **({"observedGeneration": maker["metadata"]["generation"]} if single else {}),
+            **({"observedGeneration": maker["metadata"]["generation"]} if single else {"hpaPodSelector": "a=b"}),
             "replicas": desired,
             "updatedReplicas": desired,
             "readyReplicas": ready,

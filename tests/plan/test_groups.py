@@ -90,6 +90,12 @@ def test_a_cluster_without_the_api_is_told_what_to_install(world: Any) -> None:
     assert name in {obj["metadata"]["name"] for obj in decided.objects}, "it is made as soon as the API is there"
 
 
+def test_a_group_that_nobody_takes_up_is_told(world: Any) -> None:
+    world.reconcile()
+    assert world.verdict("PrefillReady") == ("False", "Scaling")
+    assert "does the LeaderWorkerSet controller run?" in world.condition("PrefillReady")["message"]
+
+
 def test_the_old_set_serves_until_the_new_one_does(world: Any) -> None:
     world.settle()
     old = world.maker("prefill")["metadata"]["name"]

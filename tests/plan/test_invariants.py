@@ -89,12 +89,64 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+def gpu_role(flags: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "replicas": replicas,
+            "nodes": st.sampled_from([None, 1, 2]),
+            "args": st.fixed_dictionaries({"tp-size": st.sampled_from([4, 8])}, optional=flags),
+            "resources": st.sampled_from([{}, {"memory": "64Gi"}, {"shm": "8Gi", "rdma": 1}]),
+            "hostNetwork": st.none() | st.booleans(),
+            "pod": st.sampled_from([{}, {"priorityClassName": "high"}]),
+        }
+    ).map(absent)
+
+
+@st.composite
+def gpu_resources(draw: st.DrawFn) -> dict[str, Any]:
+    cr = draw(resources())
+    cr["metadata"]["name"] = cr["metadata"]["name"][:31].rstrip("-")
+    prefill = {"chunked-prefill-size": st.sampled_from([4096, 8192])}
+    roles = {
+        "prefill": {**draw(gpu_role(prefill)), "decoderReplay": draw(st.sampled_from(["Auto", "On", "Off"]))},
+        "decode": draw(gpu_role({"max-running-requests": st.sampled_from([8, 16])})),
+    }
+    cr["spec"] |= {
+        "engine": {
+            "type": "SGLang",
+            "version": draw(st.sampled_from(["0.5.23", "dsv41-2026-09"])),
+            "platform": draw(st.sampled_from(["cuda-sm90", "cuda-sm100"])),
+            "image": "registry/sglang:own",
+        },
+        "model": {"path": "/weights"},
+        "transfer": {"backend": "mooncake_tcp"},
+        "roles": roles,
+    }
+    return cr
+
+
+def anything() -> st.SearchStrategy[dict[str, Any]]:
+    return resources() | gpu_resources()
+
+
 json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
+MAKERS = ("Deployment", "LeaderWorkerSet")
 FIELDS = ["schema", "pod", "router", "compatKeys", "workers", "encoders"]
+
+
+def templates(obj: Any) -> list[Any]:
+    match obj["kind"]:
+        case "Deployment":
+            return [obj["spec"]["template"]]
+        case "LeaderWorkerSet":
+            group = obj["spec"]["leaderWorkerTemplate"]
+            return [group["leaderTemplate"], group["workerTemplate"]]
+        case _:
+            return []
 
 
 def by_name(objects: Any, kind: str) -> dict[str, Any]:
@@ -102,7 +154,7 @@ def by_name(objects: Any, kind: str) -> dict[str, Any]:
 
 
 @few
-@given(cr=resources())
+@given(cr=anything())
 def test_the_same_arguments_give_the_same_plan(make_world: Any, cr: dict[str, Any]) -> None:
     world = make_world(cr)
     before = copy.deepcopy((world.cr, world.observed()))
@@ -111,7 +163,7 @@ def test_the_same_arguments_give_the_same_plan(make_world: Any, cr: dict[str, An
 
 
 @few
-@given(cr=resources())
+@given(cr=anything())
 def test_planning_again_after_applying_changes_nothing(make_world: Any, cr: dict[str, Any]) -> None:
     world = make_world(cr)
     first = world.reconcile()
@@ -126,33 +178,32 @@ def test_planning_again_after_applying_changes_nothing(make_world: Any, cr: dict
 
 
 @few
-@given(cr=resources())
+@given(cr=anything())
 def test_labels_and_names_are_ours_alone(make_world: Any, cr: dict[str, Any]) -> None:
     for obj in make_world(cr).plan().objects:
         assert len(obj["metadata"]["name"]) <= 63
         assert "leaked" not in repr(obj)
         labelled = [obj["metadata"]["labels"]]
-        if obj["kind"] == "Deployment":
-            labelled.append(obj["spec"]["template"]["metadata"]["labels"])
+        labelled += [template["metadata"]["labels"] for template in templates(obj)]
         for found in labelled:
             assert found["app.kubernetes.io/instance"] == cr["metadata"]["name"]
             assert all(len(value) <= 63 for value in found.values())
 
 
 @few
-@given(cr=resources(), settle=st.booleans())
+@given(cr=anything(), settle=st.booleans())
 def test_an_upgrade_of_the_operator_changes_no_deployment(make_world: Any, cr: dict[str, Any], *, settle: bool) -> None:
     world = make_world(cr)
     before = (world.settle() if settle else world).reconcile()
     world.settings = Settings(router_image="other/router:9", worker_image="other/worker:9", version="9.9.9")
     after = world.reconcile()
-    for kind in ("Deployment", "ControllerRevision"):
+    for kind in (*MAKERS, "ControllerRevision"):
         assert by_name(after.objects, kind) == by_name(before.objects, kind)
     assert after.prune == ()
 
 
 @few
-@given(cr=resources(), counts=st.tuples(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9)))
+@given(cr=anything(), counts=st.tuples(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9)))
 def test_scaling_changes_replicas_only(make_world: Any, cr: dict[str, Any], counts: tuple[int, int, int]) -> None:
     for name in ("prefill", "decode"):
         cr["spec"]["roles"][name]["replicas"] = 2  # the router's flags know one boundary: single or several
@@ -165,14 +216,14 @@ def test_scaling_changes_replicas_only(make_world: Any, cr: dict[str, Any], coun
     for obj in expected:
         wanted = dict(zip(("prefill", "decode", "router"), counts, strict=True))
         part = obj["metadata"]["labels"]["app.kubernetes.io/component"]
-        if obj["kind"] == "Deployment" and part in wanted:
+        if obj["kind"] in MAKERS and part in wanted:
             obj["spec"]["replicas"] = wanted[part]
     assert after.objects == expected
     assert after.prune == ()
 
 
 @few
-@given(cr=resources(), broken=st.sampled_from(["decode", "args", "version", "type"]))
+@given(cr=anything(), broken=st.sampled_from(["decode", "args", "version", "type"]))
 def test_an_invalid_spec_touches_nothing(make_world: Any, cr: dict[str, Any], broken: str) -> None:
     world = make_world(cr).settle()
     world.cr["metadata"]["generation"] += 1

@@ -122,7 +122,12 @@ def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict
     if refusal is not None:
         return Verdict(False, refusal.reason, f"{progress}; {refusal.message}")
     if not _as_specified(target, live):
-        return Verdict(False, Reason.SCALING, f"{progress}; {target.kind} {target.name} is being changed")
+        changing = f"{target.kind} {target.name} is being changed"
+        if live["kind"] != "Deployment" and not live.get("status"):
+            changing = (
+                f"{target.kind} {target.name} was taken up by nobody yet; does the LeaderWorkerSet controller run?"
+            )
+        return Verdict(False, Reason.SCALING, f"{progress}; {changing}")
     pods = [p for p in observed.pods if component_of(p) == target.part and _revision(p) == target.revision]
     if not _complete(target, live):
         diagnosis = diagnose(pods)
@@ -148,11 +153,15 @@ def _waits(live: Object, pods: Sequence[Object]) -> list[str]:
 
 def _as_specified(target: Target, live: Object) -> bool:
     spec_matches = live.get("spec", {}).get("replicas", 1) == target.desired
-    # A LeaderWorkerSet does not say which generation its status is about.
-    said = live["kind"] != "Deployment" or _count(live, "observedGeneration") >= int(
-        live["metadata"].get("generation") or 0
-    )
-    return spec_matches and said and labels(live).get(names.LABEL_REVISION) == target.revision
+    return spec_matches and _seen(live) and labels(live).get(names.LABEL_REVISION) == target.revision
+
+
+def _seen(live: Object) -> bool:
+    """Whether the controller of an object has seen it as it is."""
+    if live["kind"] == "Deployment":
+        return _count(live, "observedGeneration") >= int(live["metadata"].get("generation") or 0)
+    # A LeaderWorkerSet does not say which generation its status is about; this it says from the first look on.
+    return bool((live.get("status") or {}).get("hpaPodSelector"))
 
 
 def _template(maker: Object) -> Mapping[str, Any]:
