@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Epd, Write
 
 GOLDEN = Path(__file__).parents[1] / "plan" / "golden"
+SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 IMAGES = ("--router-image", "registry/epd-router:1", "--worker-image", "registry/epd-worker:1")
 
 
@@ -165,3 +166,25 @@ def test_people_get_a_table(epd: Epd, write: Write) -> None:
     assert answer.out.startswith("deploy.yaml: demo\n\nprefill: ")
     (line,) = [line for line in answer.out.splitlines() if "--page-size 16" in line and "prefill.args" in line]
     assert line.split("  ")[-1].strip() == "spec.roles.prefill.args.page-size"
+
+
+def test_values_that_the_engine_settles_show_what_was_given(epd: Epd, write: Write) -> None:
+    sample = yaml.safe_load((SAMPLES / "sglang-h200.yaml").read_text(encoding="utf-8"))
+    sample["spec"]["roles"]["prefill"]["args"] |= {"page-size": 64, "kv-cache-dtype": "auto"}
+    answer = epd("explain", "-o", "json", write(yaml.safe_dump(sample)))
+    assert answer.status == 0, answer.err
+    prefill = json.loads(answer.out)["documents"][0]["roles"][0]
+    settled = {value["name"]: value for value in prefill["resolved"]}
+    page_size = "spec.roles.prefill.args.page-size"
+    assert settled["page_size"] == {
+        "name": "page_size",
+        "effective": 256,
+        "given": 64,
+        "source": page_size,
+        "overridden": True,
+    }
+    assert (settled["kv_cache_dtype"]["given"], settled["kv_cache_dtype"]["overridden"]) == ("auto", False)
+    assert settled["attn_dp_size"]["source"] == ""
+    text = epd("explain", "deploy.yaml").out
+    assert f"{page_size} = 64, overridden by the engine" in text
+    assert "follows from spec.roles.prefill.args.kv-cache-dtype = auto" in text

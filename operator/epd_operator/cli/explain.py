@@ -56,7 +56,7 @@ class Resolved:
         effective: what it comes to.
         given: what was given for it; None when nothing was.
         source: what was given; empty when nothing was.
-        overridden: something else was given than what it comes to.
+        overridden: the engine takes another value than the one that was given.
     """
 
     name: str
@@ -105,9 +105,7 @@ def accounts(document: Document) -> list[Account]:
     ruleset = table.RULESETS.get(engine["type"])
     values = {value.name: value for value in ruleset.resolved} if ruleset is not None else {}
     return [
-        _account(document.data, role, containers[role], values, judgement)
-        for role in names.ROLES
-        if role in containers
+        _account(document.data, role, containers[role], values, judgement) for role in names.ROLES if role in containers
     ]
 
 
@@ -203,7 +201,9 @@ class _Origin:
         for leaf in value.settles:
             place, given = self._given(leaf)
             if given is not None:
-                return Resolved(value.name, effective, given, place, given != effective)
+                # A value of another name follows from what was given; "auto" asks the engine to choose.
+                same = leaf.name.replace("-", "_") == value.name and given != "auto"
+                return Resolved(value.name, effective, given, place, overridden=same and given != effective)
         return Resolved(value.name, effective, None, "", overridden=False)
 
     def _given(self, leaf: Leaf) -> tuple[str, Any]:
@@ -243,7 +243,9 @@ def _settled(value: Resolved) -> tuple[str, str]:
     if not value.source:
         return text, "resolved by the engine"
     shown = f"{value.source} = {plain(value.given)}"
-    return text, f"{shown}, overridden by the engine" if value.overridden else shown
+    if value.overridden:
+        return text, f"{shown}, overridden by the engine"
+    return text, shown if value.given == value.effective else f"follows from {shown}"
 
 
 def _table(rows: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
