@@ -36,6 +36,7 @@ def test_largest_decode_batch(line: str, platform: str, largest: int) -> None:
         ("", 8192),
         ("--max-total-tokens 4096", 4096),
         ("--cuda-graph-max-bs-prefill 9000", 9000),
+        ("--enable-mis", 8192),
         (f"{WIDE} --cuda-graph-backend-prefill breakable", 2048),
         (f"{WIDE} --cuda-graph-backend-prefill breakable --max-total-tokens 1000", 1000),
         (f"{WIDE} --cuda-graph-backend-prefill breakable --cuda-graph-max-bs-prefill 8000", 8000),

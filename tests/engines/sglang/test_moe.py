@@ -65,6 +65,7 @@ CUTEDSL = "--moe-runner-backend flashinfer_cutedsl --quantization modelopt_fp4"
         ),
         ("--moe-runner-backend cutlass --quantization fp8 --ep-size 2", {"moe-runner-expert-split"}),
         ("--moe-runner-backend cutlass --ep-size 2", set()),
+        ("--moe-runner-backend flashinfer_trtllm --quantization fp8", set()),
         ("--shared-experts-tp-size 1", {"moe-shared-experts-tp"}),
         ("--moe-a2a-backend megamoe --enable-single-batch-overlap", {"megamoe-overlap"}),
         ("--moe-a2a-backend deepep --enable-single-batch-overlap", set()),
@@ -194,3 +195,11 @@ def test_per_token_scales() -> None:
     env = {"SGLANG_FLASHINFER_NVFP4_PER_TOKEN_ACTIVATION": "1"}
     assert errors(f"{CUTEDSL} --moe-a2a-backend deepep", env=env) == {"moe-cutedsl-exchange"}
     assert errors(f"{CUTEDSL} --moe-a2a-backend deepep") == set()
+
+
+@pytest.mark.parametrize("runner", ["flashinfer_trtllm", "flashinfer_trtllm_routed", "experimental_sgl_trtllm"])
+def test_runner_without_kernel_for_the_format(runner: str) -> None:
+    assert errors(f"--moe-runner-backend {runner} --quantization quark_mxfp4", "hip-gfx950") == {
+        "moe-runner-quantization"
+    }
+    assert errors(f"--moe-runner-backend {runner}", "hip-gfx950") == set()

@@ -20,17 +20,14 @@ _REQUESTS: Final = 256
 
 CHUNK_SIZE_WHOLE: Final = named(
     "chunked_prefill_size_whole",
-    when(
-        flag("enable-mis"),
-        -1,
-        flag("chunked-prefill-size").otherwise(when(PLATFORM == "cuda-sm90", _HOPPER_TOKENS, _LARGE_TOKENS)),
-    ),
+    flag("chunked-prefill-size").otherwise(when(PLATFORM == "cuda-sm90", _HOPPER_TOKENS, _LARGE_TOKENS)),
     written("chunked-prefill-size"),
 )
 """Tokens before attention data parallelism divides them; by default what the GPU's memory allows (memory_hook.py)."""
+_CHUNKED: Final = when(flag("enable-mis"), -1, CHUNK_SIZE_WHOLE)
 CHUNK_SIZE: Final = named(
     "chunked_prefill_size",
-    when(ATTN_DP_ENABLED, CHUNK_SIZE_WHOLE // ATTN_DP_SIZE, CHUNK_SIZE_WHOLE),
+    when(ATTN_DP_ENABLED, _CHUNKED // ATTN_DP_SIZE, _CHUNKED),
     written("chunked-prefill-size"),
 )
 """Tokens of one prefill step on one attention data-parallel rank; chunking is off at 0 and below."""

@@ -96,6 +96,7 @@ RUNNER_BACKEND: Final = named(
 _EP_ODD: Final = ~(EP_SIZE_ASKED == 1) & ~(EP_SIZE_ASKED == TP_SIZE)
 ONLINE_RUNNERS: Final = ("flashinfer_trtllm", "flashinfer_trtllm_routed", "flashinfer_cutedsl")
 _IN_MOE: Final = "moe_hook.handle_a2a_moe"
+_TRTLLM_RUNNERS: Final = ("flashinfer_trtllm", "flashinfer_trtllm_routed", "experimental_sgl_trtllm")
 _IN_KERNEL: Final = "moe_hook.handle_moe_kernel_config"
 
 _RUNNERS: Final = (
@@ -119,15 +120,17 @@ _RUNNERS: Final = (
     Rule(
         "moe-runner-quantization",
         some(
+            (RUNNER_BACKEND_ASKED == "flashinfer_cutedsl") & ~QUANTIZATION.isin(("modelopt_fp4", "nvfp4_online")),
             every(RUNNER_BACKEND_ASKED == "flashinfer_cutlass", QUANTIZATION.given, ~(QUANTIZATION == "modelopt_fp4")),
             every(
-                RUNNER_BACKEND_ASKED == "flashinfer_cutedsl",
-                ~QUANTIZATION.isin(("modelopt_fp4", "modelopt_mixed", "nvfp4_online")),
+                RUNNER_BACKEND_ASKED.isin(_TRTLLM_RUNNERS),
+                QUANTIZATION.given,
+                ~QUANTIZATION.isin(("modelopt_fp4", "nvfp4_online", "fp8")),
             ),
         ),
         (RUNNER_BACKEND_ASKED, QUANTIZATION),
-        "this runner computes NVFP4 experts (flashinfer_cutlass also unquantized ones), which the released checkpoint "
-        "does not have",
+        "flashinfer_cutedsl computes NVFP4 experts, which the released checkpoint does not have; flashinfer_cutlass "
+        "and the flashinfer_trtllm kind take them or no quantization, the latter fp8 too",
         "remove moe-runner-backend, or set it to flashinfer_mxfp4, deep_gemm, triton or marlin",
         f"{_MOE}, handle_moe_kernel_config",
         decided_by=_IN_KERNEL,
