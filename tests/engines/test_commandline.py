@@ -191,6 +191,11 @@ def test_words_for_flags(args: dict[str, Any], words: list[str]) -> None:
     assert render(args, RELEASE) == words
 
 
+def test_a_flag_of_a_newer_version_is_written_as_its_value_suggests() -> None:
+    args = {"new-size": 4, "new-switch": True, "new-off": False, "new-list": ["a", "b"]}
+    assert render(args, RELEASE) == ["--new-list", "a", "b", "--new-size", "4", "--new-switch"]
+
+
 def test_a_flag_that_cannot_be_negated_before_the_release_is_left_out() -> None:
     assert render({"enable-decoder-swa-bounded-replay": False}, catalogue("dsv41-2026-09")) == []
 

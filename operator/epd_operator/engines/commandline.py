@@ -99,9 +99,11 @@ def render(args: Mapping[str, Value], catalogue: Catalogue) -> list[str]:
 
     Args:
         args: canonical name to a value without fault, under `FlagSpec.fault`.
-        catalogue: flags of the engine version; it knows every name in `args`.
+        catalogue: flags of the engine version. A name that it lacks, which only `versionPolicy: Nearest` lets through,
+            is written as its value suggests: a newer engine may know it.
     """
-    return [word for name in sorted(args) for word in _words(catalogue[name], args[name])]
+    flags = {name: catalogue.find(name) or FlagSpec(name, switch=isinstance(args[name], bool)) for name in args}
+    return [word for name in sorted(args) for word in _words(flags[name], args[name])]
 
 
 def _words(spec: FlagSpec, value: Value) -> list[str]:
