@@ -117,5 +117,5 @@ def test_explain_reads_well() -> None:
     text = " ".join(kubectl("explain", "dsv41.spec.roles.prefill").stdout.split())
     assert "Reads the prompt, and hands its key/value pages to a decode pod." in text
     assert "args <map[string]Object> Engine flags: full name without dashes to a scalar or a list" in text
-    assert "replicas <integer> Number of pods; default 1." in text
+    assert "replicas <integer> Number of pods, or of groups of pods when nodes is above 1; default 1." in text
     assert "<no description>" not in kubectl("explain", "dsv41.spec").stdout.split("FIELDS", 1)[1]
