@@ -44,7 +44,7 @@ VARIANTS: dict[str, list[str]] = {
         "--set",
         "crds.enabled=false,rbac.aggregateToDefaultRoles=false,podDisruptionBudget.enabled=false",
         "--set",
-        "networkPolicy.enabled=false,metrics.service=false",
+        "networkPolicy.enabled=false,metrics.service=false,admission.enabled=false",
     ],
     "everything set": [
         "--set-json",
@@ -81,7 +81,8 @@ def template(*flags: str, namespace: str = "epd-system") -> str:
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(text) if document]
+    # The C parser: the policies are half a megabyte.
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
 pytestmark = pytest.mark.usefixtures("able")
@@ -135,11 +136,34 @@ def test_two_releases_in_one_namespace_share_no_name() -> None:
 
 
 def test_the_plain_manifests_are_the_rendered_chart() -> None:
-    rendered = plain(documents(template("--set", "crds.enabled=false")))
+    rendered = plain(documents(template("--set", "crds.enabled=false,admission.enabled=false")))
     text = HEADER + yaml.safe_dump_all(rendered, sort_keys=False, width=110)
     if os.environ.get("EPD_REGENERATE"):
         OPERATOR.write_text(text, encoding="utf-8")
     assert OPERATOR.read_text(encoding="utf-8") == text, "EPD_REGENERATE=1 writes the file anew: review the difference"
+
+
+def test_the_plain_policies_are_those_of_the_chart() -> None:
+    rendered = plain([one for one in documents(template()) if one["kind"].startswith("ValidatingAdmission")])
+    written = documents((INSTALL / "admission.yaml").read_text(encoding="utf-8"))
+    assert {_name(one): one for one in rendered} == {_name(one): one for one in written}
+
+
+def test_policies_apply_where_the_operator_watches_unless_told_otherwise() -> None:
+    def selectors(*flags: str) -> list[dict[str, Any]]:
+        found = [one["spec"] for one in documents(template(*flags)) if one["kind"].endswith("AdmissionPolicyBinding")]
+        assert found
+        return [one["matchResources"]["namespaceSelector"] for one in found]
+
+    watched = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["llm", "team-b"]}
+    assert all(one == {} for one in selectors())
+    assert all(one == {"matchExpressions": [watched]} for one in selectors("--set", "watchNamespaces={llm,team-b}"))
+    chosen = selectors("--set", "watchNamespaces={llm},admission.namespaceSelector.matchLabels.tier=prod")
+    assert all(one == {"matchLabels": {"tier": "prod"}} for one in chosen)
+
+
+def _name(document: dict[str, Any]) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
 
 
 def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -192,7 +192,7 @@ def test_words_for_flags(args: dict[str, Any], words: list[str]) -> None:
 
 
 def test_a_flag_of_a_newer_version_is_written_as_its_value_suggests() -> None:
-    args = {"new-size": 4, "new-switch": True, "new-off": False, "new-list": ["a", "b"]}
+    args: dict[str, Any] = {"new-size": 4, "new-switch": True, "new-off": False, "new-list": ["a", "b"]}
     assert render(args, RELEASE) == ["--new-list", "a", "b", "--new-size", "4", "--new-switch"]
 
 

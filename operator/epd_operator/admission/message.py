@@ -64,7 +64,8 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     rest = f"parts.filter(part, !part.startsWith('@')).map(part, {text}).join('')"
     keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
     words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
-    return f"{found}.map(f, [({words}'').split('\\n')].map(parts, '[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest})[0])"
+    line = f"'[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest}"
+    return f"{found}.map(f, [({words}'').split('\\n')].map(parts, {line})[0])"
 
 
 class Wording:

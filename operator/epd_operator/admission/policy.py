@@ -76,7 +76,7 @@ def binding(bound: Mapping[str, Any]) -> dict[str, Any]:
 def inexpressible(ruleset: Ruleset) -> Mapping[str, str]:
     """Rules that a policy cannot apply to every spec, by id, with what it cannot see."""
     unseen: dict[str, set[str]] = {}
-    for broken in _broken(ruleset, _folder(ruleset)):
+    for broken in _broken(ruleset, folder_of(ruleset)):
         for blind in broken.blind:
             unseen.setdefault(broken.rule.id, set()).add(blind.name)
     listed = {rule: ", ".join(sorted(names)) for rule, names in unseen.items()}
@@ -85,7 +85,7 @@ def inexpressible(ruleset: Ruleset) -> Mapping[str, str]:
 
 def policy(ruleset: Ruleset) -> dict[str, Any]:
     """The policy that refuses what the rules of an engine refuse."""
-    folder = _folder(ruleset)
+    folder = folder_of(ruleset)
     program = Program(lambda role, leaf: _leaf(ruleset, role, leaf), PREFIX)
     _define_inputs(program, ruleset)
     lists = [_define_flags(program, ruleset, role) for role in SPEC_ROLES]
@@ -151,7 +151,8 @@ def _object(
     }
 
 
-def _folder(ruleset: Ruleset) -> Folder:
+def folder_of(ruleset: Ruleset) -> Folder:
+    """Folds the expressions of an engine, over all of its versions and for the released checkpoint."""
     return Folder(None, ruleset.checkpoint, ruleset.owned, lambda role, name: _flag(ruleset, role, name) is not None)
 
 

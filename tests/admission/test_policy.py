@@ -1,0 +1,161 @@
+"""The policies' shape: within the API server's limits, and blind in few places only.
+
+What they admit and refuse is asked of a real API server in e2e/tests/test_admission.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from epd_operator.admission import flags, manifest, policy
+from epd_operator.engines import judgement, table
+
+if TYPE_CHECKING:
+    from epd_operator.engines.rule import Rule
+    from epd_operator.engines.ruleset import Ruleset
+
+ROOT = Path(__file__).parents[2]
+CODE_POINTS = 100_000
+"""Of an expression: the limit of the API server's CEL parser."""
+NESTING = 200
+"""Of parentheses and choices: the parser stops at 250."""
+OBJECT = 1_000_000
+"""Bytes of an object: etcd takes 1.5 MiB."""
+
+
+@cache
+def policies() -> dict[str, dict[str, Any]]:
+    return {found["metadata"]["name"]: found for found in policy.policies()}
+
+
+def expressions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, one in policies().items():
+        for part in ("variables", "matchConditions"):
+            found |= {f"{name}/{entry['name']}": entry["expression"] for entry in one["spec"][part]}
+        for entry in one["spec"]["validations"]:
+            found |= {f"{name}/validation": entry["expression"], f"{name}/message": entry["messageExpression"]}
+    return found
+
+
+def bare(expression: str) -> str:
+    """An expression without what is inside its strings."""
+    return re.sub(r"'(\\.|[^'\\])*'", "''", expression)
+
+
+def test_there_is_one_for_each_engine_and_one_for_versions() -> None:
+    assert set(policies()) == {"engine-version", *(name.lower() for name in table.RULESETS)}
+
+
+def test_every_expression_is_within_the_limits_of_the_parser() -> None:
+    for name, text in expressions().items():
+        assert len(text) < CODE_POINTS, name
+        depth = deepest = 0
+        for character in bare(text):
+            depth += (character in "([{") - (character in ")]}")
+            deepest = max(deepest, depth)
+        assert depth == 0, name
+        assert deepest + max((line.count(" ? ") for line in bare(text).splitlines()), default=0) < NESTING, name
+
+
+def test_every_object_fits_into_the_store() -> None:
+    for name, one in policies().items():
+        assert len(json.dumps(one).encode()) < OBJECT, name
+
+
+def test_every_variable_is_defined_once_before_it_is_used() -> None:
+    for name, one in policies().items():
+        known: set[str] = set()
+        for entry in one["spec"]["variables"]:
+            assert set(re.findall(r"variables\.(\w+)", bare(entry["expression"]))) <= known, f"{name}/{entry['name']}"
+            assert entry["name"] not in known
+            known.add(entry["name"])
+
+
+def test_a_status_or_an_unchanged_spec_is_never_asked_about() -> None:
+    for one in policies().values():
+        (rule,) = one["spec"]["matchConstraints"]["resourceRules"]
+        assert rule["resources"] == ["deepseekv41deployments"]
+        assert rule["operations"] == ["CREATE", "UPDATE"]
+        conditions = {entry["name"]: entry["expression"] for entry in one["spec"]["matchConditions"]}
+        assert conditions["spec-is-new"] == "request.operation == 'CREATE' || object.spec != oldObject.spec"
+        assert conditions["object-stays"] == "!has(object.metadata.deletionTimestamp)"
+        assert one["spec"]["failurePolicy"] == "Fail"
+
+
+def test_no_line_break_gets_into_a_message() -> None:
+    """The API server drops a message with one, and says the bare expression instead."""
+    for name, text in expressions().items():
+        for quoted in re.findall(r"'((?:\\.|[^'\\])*)'", text):
+            assert "\\n" not in quoted or "/words" in name or name.endswith("/lines"), f"{name}: {quoted}"
+
+
+def test_every_error_of_the_table_is_in_a_policy_unless_listed_as_unseen() -> None:
+    for ruleset in table.RULESETS.values():
+        text = json.dumps(policies()[ruleset.engine_type.lower()])
+        unseen = policy.inexpressible(ruleset)
+        for rule in ruleset.rules:
+            judged = set(rule.roles) & {"prefill", "decode"}
+            if rule.severity == "error" and any(_may_break(ruleset, rule, role) for role in judged):
+                assert f".{rule.id}'" in text or rule.id in unseen, rule.id
+
+
+def _may_break(ruleset: Ruleset, rule: Rule, role: str) -> bool:
+    """Whether a spec can break the rule: some are about other checkpoints, or about flags that the operator sets."""
+    folder = policy.folder_of(ruleset)
+    return folder.fold(rule.when, role).expr is not folder.const(False)
+
+
+def _ids(ruleset: Ruleset) -> set[str]:
+    return {*flags.RULES, "acknowledge-unknown", *(rule.id for rule in ruleset.rules)}
+
+
+@pytest.mark.parametrize("engine", table.RULESETS)
+def test_at_most_a_tenth_of_the_rules_needs_what_cel_cannot_see(engine: str) -> None:
+    ruleset = table.RULESETS[engine]
+    unseen = policy.inexpressible(ruleset)
+    assert set(unseen) <= _ids(ruleset)
+    assert len(unseen) <= 0.1 * len(_ids(ruleset))
+    assert all(unseen.values())
+
+
+def test_the_rules_page_names_every_rule_that_a_policy_cannot_see_whole() -> None:
+    page = (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
+    for ruleset in table.RULESETS.values():
+        for rule, reason in policy.inexpressible(ruleset).items():
+            section = page.split(f"### `{rule}`", 1)[1].split("### ", 1)[0]
+            assert reason in section
+        for rule in _ids(ruleset):
+            assert f"### `{rule}`" in page
+
+
+def test_the_ids_of_flag_findings_are_those_of_the_judgement() -> None:
+    source = Path(judgement.__file__).read_text(encoding="utf-8")
+    assert all(f'"{rule}"' in source for rule in flags.RULES)
+
+
+def test_kubernetes_knows_every_field() -> None:
+    documents = list(yaml.load_all(manifest.texts()["manifests/install/admission.yaml"], Loader=yaml.CSafeLoader))
+    assert len(documents) == 2 * len(policies())
+    for document in documents:
+        kubernetes_validate.validate(document, "1.36", strict=True)
+
+
+def test_a_binding_denies_everywhere_and_belongs_to_its_policy() -> None:
+    documents = list(yaml.load_all(manifest.texts()["manifests/install/admission.yaml"], Loader=yaml.CSafeLoader))
+    bound = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"].endswith("Binding")}
+    assert set(bound) == {f"epd-operator-{name}" for name in policies()}
+    for name, spec in bound.items():
+        assert spec == {
+            "policyName": name,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {}},
+        }
