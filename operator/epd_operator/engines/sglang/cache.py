@@ -51,6 +51,12 @@ DISABLE_RADIX_CACHE: Final = named(
     written("enable-mis"),
 )
 """A decode server has a radix cache only when asked for one; scoring many items at once never has."""
+RADIX_CACHE_SIDES: Final = (
+    MODE,
+    written("disable-radix-cache"),
+    written("disaggregation-decode-enable-radix-cache"),
+)
+"""What a user looks at to see why there is a radix cache or none."""
 
 
 def _tlru_fault(text: Value) -> bool:
@@ -72,7 +78,7 @@ _RADIX: Final = (
     Rule(
         "hicache-needs-radix-cache",
         _HICACHE & DISABLE_RADIX_CACHE,
-        (written("enable-hierarchical-cache"), DISABLE_RADIX_CACHE),
+        (written("enable-hierarchical-cache"), *RADIX_CACHE_SIDES),
         "a hierarchical cache keeps what the radix cache knows, and this server has no radix cache",
         "remove enable-hierarchical-cache; or remove disable-radix-cache, and on decode set "
         "disaggregation-decode-enable-radix-cache",
@@ -162,7 +168,7 @@ _RADIX: Final = (
             flag("hicache-host-memory-mode") == "buffer_only",
             IS_PD,
         ),
-        (written("enable-lmcache"), MODE, DISABLE_RADIX_CACHE, written("enable-hierarchical-cache")),
+        (written("enable-lmcache"), *RADIX_CACHE_SIDES, written("enable-hierarchical-cache")),
         "LMCache works on aggregated servers with a radix cache, and without hierarchical cache, external linker, "
         "speculative decoding, attention DP, DCP, streaming sessions or buffer_only host memory",
         "remove enable-lmcache, or what it cannot go with",

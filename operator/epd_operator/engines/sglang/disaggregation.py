@@ -48,6 +48,9 @@ RETRACTION_BACKUP: Final = named(
 )
 STAGING: Final = switch("SGLANG_DISAGG_STAGING_BUFFER")
 RUST_SERVER: Final = switch("SGLANG_RUST_SERVER")
+_VISION_TIER: Final = named(
+    "vision_tier", IS_ENCODER | flag("language-only"), written("encoder-only"), written("language-only")
+)
 PREFILL_COMPLETE: Final = flag("disaggregation-decode-allocation-policy") == "prefill_complete"
 BOOTSTRAP_PORT: Final = named(
     "disaggregation_bootstrap_port",
@@ -220,8 +223,8 @@ _PLUMBING: Final = (
 _TIERS: Final = (
     Rule(
         "vision-tier-unsupported",
-        (IS_ENCODER | flag("language-only")) & model_of("model_type", "str").isin(_WITHOUT_TIER),
-        (written("encoder-only"), written("language-only")),
+        _VISION_TIER & model_of("model_type", "str").isin(_WITHOUT_TIER),
+        (_VISION_TIER,),
         "DeepSeek-V4.1 has no separate vision encoder in this version: the engine refuses encoder-only and "
         "language-only servers for it",
         "remove the encode role (language-only on a prefill server): prefill then keeps the vision tower and takes "
@@ -266,8 +269,8 @@ _TIERS: Final = (
         & ~(field_of("resources.rdma", "int") > 0)
         & ~(field_of("hostNetwork", "bool") == True),  # noqa: E712 - an expression
         (IB_DEVICE, field_of("resources.rdma", "int")),
-        "InfiniBand devices are looked up in /sys/class/infiniband at start, and a server that sees none of that name "
-        "stops; none is known here",
+        "the engine looks these InfiniBand devices up in /sys/class/infiniband and stops if one is missing; no RDMA "
+        "device is known here",
         "leave disaggregation-ib-device out, which finds the devices by itself, or give the pods an RDMA device",
         "SGLang 0.5.23, arg_groups/validation_hook.py",
         decided_by="validation_hook.validate_ib_devices",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.engines.expression import Expr, Opaque, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_DECODE, MODE
-from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE
+from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE, RADIX_CACHE_SIDES
 from epd_operator.engines.sglang.disaggregation import HOST_RECEIVE, RETRACTION_BACKUP
 from epd_operator.engines.sglang.given import flag, written
 
@@ -177,7 +177,7 @@ _LINKER_RULES: Final = (
         _LINKER & some(DISABLE_RADIX_CACHE, written("radix-cache-backend").given, _HICACHE, _STORAGE.given),
         (
             written("enable-unified-cache-external-linker"),
-            DISABLE_RADIX_CACHE,
+            *RADIX_CACHE_SIDES,
             written("enable-hierarchical-cache"),
             _STORAGE,
         ),

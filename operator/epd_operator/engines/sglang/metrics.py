@@ -97,13 +97,13 @@ def _publish_fault(endpoint: Value, events: Value, ranks: Value) -> str | None:
     if not wanted or wanted.lower() == "off" or not isinstance(ranks, int):
         return None
     if not events:
-        return "routers learn the load endpoint from the KV events, and kv-events-config is not set"
+        return "routers learn of it by the KV events, and kv-events-config is not set"
     try:
         config = json.loads(str(events))
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict) or not all(_fits(name, value) for name, value in config.items()):
-        return "kv-events-config must hold a JSON object whose fields have their types"
+        return "kv-events-config is no JSON object whose fields have their types"
     source = config.get("endpoint", "tcp://*:5557")
     if config.get("publisher", "null") == "null" or not source:
         return "kv-events-config names no publisher (zmq) or no endpoint"
@@ -113,7 +113,7 @@ def _publish_fault(endpoint: Value, events: Value, ranks: Value) -> str | None:
 def _range_fault(wanted: str, events: tuple[str, int] | None, replay: tuple[str, int] | None, ranks: int) -> str | None:
     if wanted.lower() == "auto":
         if events is None or events[0] not in _WILDCARDS:
-            return "auto packs the load ports behind the KV event ports, whose endpoint must be tcp://*:PORT"
+            return "auto follows the KV events, whose endpoint must then be tcp://*:PORT"
         first = events[1] + ranks
         if replay is not None and _overlap(first, replay[1], ranks):
             first = replay[1] + ranks
@@ -125,7 +125,7 @@ def _range_fault(wanted: str, events: tuple[str, int] | None, replay: tuple[str,
             return "load-publish-endpoint must be auto, off or tcp://*:PORT"
         first = place[1]
         if any(_overlap(first, other[1], ranks) for other in (events, replay) if other is not None):
-            return f"{ranks} ports from {first} overlap the ports of the KV events or of their replay"
+            return f"{ranks} ports from {first} overlap those of the KV events or their replay"
     return f"{ranks} ports from {first} run past 65535" if first + ranks - 1 > _LAST_PORT else None
 
 
