@@ -91,8 +91,9 @@ def corpus() -> dict[str, Object]:
         if document and document["kind"] == KIND
     }
     # An example without a document is a bare command line, which no API server ever sees.
-    written = {case.name: case.document for case in (*field_cases(), *rule_examples()) if case.document}
-    return {**samples, **written, **dict(generated(SEED, DRAWN))}
+    examples = {example.name: example.document for example in rule_examples() if example.document}
+    cases = {case.name: case.document for case in field_cases()}
+    return {**samples, **cases, **examples, **dict(generated(SEED, DRAWN))}
 
 
 def refused_by_policy() -> Object:
