@@ -20,7 +20,9 @@ class Base(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
-        use_attribute_docstrings=True,
+        # Models nest deeply: one schema for the whole document, built when the first one is read, is a fraction of one
+        # for each model.
+        defer_build=True,
     )
 
 

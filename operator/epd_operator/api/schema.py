@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import override
 
+from epd_operator.api.docstring import docstrings
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.json_schema import JsonSchemaMode, JsonSchemaValue
@@ -55,6 +57,12 @@ class StructuralSchema(GenerateJsonSchema):
     @override
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found = {**super().model_schema(schema)}
+        model = schema["cls"]
+        told = docstrings(model)
+        for name, info in model.model_fields.items():
+            shown = found["properties"].get(info.alias or name)
+            if shown is not None and name in told:
+                shown["description"] = told[name]
         found.pop("additionalProperties", None)
         rules = [rule.manifest() for rule in getattr(schema["cls"], "rules", ())]
         return {**found, "x-kubernetes-validations": rules} if rules else found

@@ -29,7 +29,7 @@ class AdvisoryError(ValueError):
 class Advisory(BaseModel):
     """What is known of a build."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", max_length=63)]
     """Words with dashes, unlike every rule's."""

@@ -110,28 +110,6 @@ _OVERRIDES: Final = (
         source=_SOURCE,
         severity="warning",
     ),
-    Rule(
-        id="max-queued-requests-ignored",
-        when=every(IS_PD, written("max-queued-requests").given),
-        sides=(written("max-queued-requests"), written("disaggregation-mode")),
-        says="the engine ignores it with prefill and decode apart",
-        fix="remove it; spec.router.maxConcurrentRequests limits what the router lets in",
-        source="SGLang 0.5.23, server_args.py",
-        severity="warning",
-    ),
-    Rule(
-        id="hicache-layout-override",
-        when=every(
-            flag("enable-hierarchical-cache"),
-            flag("hicache-storage-backend") == "mooncake",
-            written("hicache-mem-layout") == "layer_first",
-        ),
-        sides=(written("hicache-mem-layout"), written("hicache-storage-backend")),
-        says="the engine uses page_first with this store whatever is asked",
-        fix="set hicache-mem-layout to page_first, or leave it out",
-        source="SGLang 0.5.23, arg_groups/hicache_hook.py",
-        severity="warning",
-    ),
 )
 
 _CP: Final = flag("enable-prefill-cp")
