@@ -9,3 +9,5 @@ lock() {
 }
 lock dev
 for extra in operator router workers; do lock "$extra" --constraint requirements/dev.txt; done
+uv pip compile --quiet --generate-hashes --no-annotate --universal --python-version 3.11 --no-emit-index-url --no-deps \
+    --custom-compile-command "requirements/lock.sh" requirements/engine.in --output-file requirements/engine.txt
