@@ -182,3 +182,23 @@ def test_a_finding_says_how_much_room_is_needed() -> None:
     assert "8192 tokens a rank, and MoRI sets 4096 aside" in finding.says
     assert "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK to 8192" in finding.fix
     assert [side.field for side in finding.sides][-1] == "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        ('{"decode":{"max_bs":"64"}}', {"graph-config-decode-size"}),
+        ('{"decode":{"max_bs":64.5}}', {"graph-config-decode-size"}),
+        ('{"decode":{"max_bs":null}}', set()),
+        ('{"decode":{"max_bs":"64","bs":[1,8]}}', set()),
+        ('{"prefill":{"max_bs":"64"}}', {"graph-config-prefill-size"}),
+        ('{"prefill":{"max_bs":64}}', set()),
+        ('{"decode":{"bs":[]}}', {"graph-config-decode-sizes"}),
+        ('{"decode":{"bs":8}}', {"graph-config-decode-sizes"}),
+        ('{"decode":{"bs":[1,"8"]}}', {"graph-config-decode-sizes"}),
+        ('{"decode":{"bs":[8]}}', set()),
+        ('{"decode":{"bs":null}}', set()),
+    ],
+)
+def test_sizes_are_numbers(config: str, rules: set[str]) -> None:
+    assert errors(f"{CONFIG} {config}") == rules

@@ -7,6 +7,7 @@ batch of a decode graph, because a step that outgrows them stops the server unde
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines.expression import PLATFORM, Expr, Opaque, every, lift, named, number, some, when
@@ -35,6 +36,8 @@ from epd_operator.engines.sglang.speculation import SPECULATIVE_NUM_DRAFT_TOKENS
 from epd_operator.engines.sglang.switch import switch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from epd_operator.engines.expression import Value
 
 _MOE: Final = "SGLang 0.5.23, srt/arg_groups/moe_hook.py"
@@ -50,8 +53,23 @@ def _largest(text: Value, key: str) -> Value:
     return max(numbers, default=None)
 
 
+def _uncountable(text: Value, phase: str) -> Value:
+    """Whether `--cuda-graph-config` gives a largest size that is no whole number, and no list to use instead."""
+    found = settings(text, phase)
+    return found.get("bs") is None and not isinstance(found.get("max_bs", 0), int | None)
+
+
+def _without_largest(text: Value) -> Value:
+    """Whether `--cuda-graph-config` gives decode sizes among which there is no largest."""
+    sizes = settings(text, "decode").get("bs")
+    try:
+        return sizes is not None and max(sizes) is None
+    except (TypeError, ValueError):
+        return True
+
+
 def _configured(key: str) -> Expr:
-    return Opaque(f"{key} in cuda-graph-config", lambda text: _largest(text, key), (_CONFIG,), "int")
+    return Opaque(f"{key} in cuda-graph-config", partial(_largest, key=key), (_CONFIG,), "int")
 
 
 def _sizes(sizes: Value) -> Value:
@@ -102,6 +120,40 @@ TOKENS_PER_REQUEST: Final = named(
     written("speculative-algorithm"),
 )
 """Rows that one request adds to a decode step: with a draft, every drafted token and one more."""
+
+
+def _odd(what: str, function: Callable[..., Value]) -> Expr:
+    return Opaque(f"{what} in cuda-graph-config", function, (_CONFIG,), "bool", blind=False, nullable=False)
+
+
+def _miscounted(phase: str) -> Rule:
+    return Rule(
+        f"graph-config-{phase}-size",
+        every(
+            _odd(f"type of {phase}.max_bs", partial(_uncountable, phase=phase)),
+            ~written(f"cuda-graph-bs-{phase}").given,
+        ),
+        (_CONFIG,),
+        f"the largest size of a {phase} graph is a whole number",
+        f"write {phase}.max_bs without quotes and without a fraction",
+        f"SGLang 0.5.23, srt/arg_groups/cuda_graph_hook.py, generate_{phase}_cuda_graph_batch_sizes",
+        decided_by=f"cuda_graph_hook.generate_{phase}_cuda_graph_batch_sizes",
+    )
+
+
+_SIZES: Final = (
+    _miscounted("decode"),
+    _miscounted("prefill"),
+    Rule(
+        "graph-config-decode-sizes",
+        _odd("largest of decode.bs", _without_largest),
+        (_CONFIG,),
+        "the sizes of decode graphs are a list of whole numbers with at least one entry",
+        "write decode.bs as a list such as [1, 2, 4], or leave it out",
+        "SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings",
+        decided_by="memory_hook.handle_gpu_memory_settings",
+    ),
+)
 
 _IS_MEGA: Final = every(A2A_BACKEND == "megamoe", ~IS_ENCODER)
 _GROUP: Final = TP_SIZE // ATTN_DP_SIZE
@@ -324,5 +376,5 @@ _OTHERS: Final = (
     ),
 )
 
-RULES: Final = (*_MEGAMOE, *(replace(rule, roles=ROLES) for rule in _OTHERS))
+RULES: Final = (*_MEGAMOE, *(replace(rule, roles=ROLES) for rule in (*_SIZES, *_OTHERS)))
 RESOLVED: Final = (DECODE_MAX_BS, PREFILL_MAX_BS)
