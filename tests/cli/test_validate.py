@@ -297,3 +297,16 @@ def test_config_map_volumes_are_read(epd: Epd, write: Write, good: str, tmp_path
     (tmp_path / "volume" / "..data").symlink_to("..2026_01_01")
     (tmp_path / "volume" / "demo.yaml").symlink_to("..data/demo.yaml")
     assert epd("validate", "volume").out.splitlines()[-1] == "1 document: 1 accepted"
+
+
+def test_advisories_warn_until_they_are_acknowledged(epd: Epd, write: Write, good: str) -> None:
+    row = {"id": "made-up", "versions": ["0.1"], "says": "it hangs", "fix": "wait", "source": "nobody"}
+    name, known = write(good), write(json.dumps([row]), "advisories.yaml")
+    assert "made-up" not in epd("validate", name).out
+    answer = epd("validate", "--advisories", known, name)
+    assert answer.status == 0
+    assert "warning[made-up]" in answer.out
+    assert epd("validate", "--strict", "--advisories", known, name).status == 1
+    write(good.replace('"0.1"}', '"0.1", acknowledge: [made-up]}'))
+    assert epd("validate", "--strict", "--advisories", known, name).status == 0
+    assert epd("validate", "--advisories", write("[7]", "bad.yaml"), name).status == 2

@@ -83,6 +83,9 @@ def _offline(command: Adder) -> None:
         action="store_true",
         help="pass over named files that cannot hold a DeepSeekV41Deployment, even unreadable ones; folders always do",
     )
+    validate.add_argument(
+        "--advisories", metavar="FILE", help="warn of the engine builds in this YAML list, as the chart's value does"
+    )
     validate.add_argument("--role", choices=ROLES, help="role of the command line (default: what its flags say)")
     validate.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the command line; repeatable"
@@ -147,6 +150,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         strict=arguments.strict,
         ours_only=arguments.ours_only,
+        advisories=arguments.advisories,
     )
     if arguments.cases is not None:
         return validate.cases(arguments.cases, options)

@@ -25,6 +25,8 @@ environment:
   EPD_WATCH_NAMESPACE  namespaces to watch, separated by commas; empty: all
   EPD_ROUTER_IMAGE     default image of the router pods
   EPD_WORKER_IMAGE     default image of the Reference engine's pods
+  EPD_RDMA_RESOURCE    what the cluster's device plugin calls an RDMA device (rdma/ib)
+  EPD_ADVISORIES       file with engine builds known to misbehave; empty: none
   EPD_WORKERS          reconciliations at once (32)
   EPD_METRICS_PORT     Prometheus metrics (8080)
   EPD_PROBES_PORT      /healthz and /readyz (8090)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from epd_operator.cli import case, document, paste, record, report, sarif
 from epd_operator.cli.source import ReadError
 from epd_operator.cli.terminal import clean, style_of
 from epd_operator.cli.verdict import Tally, Verdict
-from epd_operator.engines import commandline, table, validation
+from epd_operator.engines import advisory, commandline, table, validation
 from epd_operator.engines import version as versions
 from epd_operator.engines.finding import Finding, Side
 from epd_operator.engines.process import mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from epd_operator.cli.document import Document, Unreadable
     from epd_operator.cli.paste import Paste
+    from epd_operator.engines.advisory import Advisory
     from epd_operator.engines.judgement import Judgement
 
 Output = Literal["text", "json", "sarif"]
@@ -48,6 +50,7 @@ class Options:
         output: form of the answer.
         strict: warnings refuse as well.
         ours_only: pass over named files that cannot hold one of our objects.
+        advisories: file with engine builds known to misbehave.
     """
 
     platform: str | None = None
@@ -55,27 +58,34 @@ class Options:
     output: Output = "text"
     strict: bool = False
     ours_only: bool = False
+    advisories: str | None = None
 
 
 def files(paths: Sequence[str], options: Options) -> int:
     """Judge the objects in files and folders; the exit status."""
+    try:
+        known = advisory.load(Path(options.advisories)) if options.advisories else ()
+    except advisory.AdvisoryError as error:
+        return _unusable(str(error))
     printer = _Printer(options)
     for reading in document.read(paths, ours_only=options.ours_only):
         printer.tally.skipped += reading.skipped
         for found in reading.documents:
-            printer.add(judged(found, options))
+            printer.add(judged(found, options, known))
         if reading.unreadable is not None:
             printer.add(reading.unreadable)
     return printer.close()
 
 
-def judged(found: Document, options: Options) -> Verdict:
+def judged(found: Document, options: Options, advisories: tuple[Advisory, ...] = ()) -> Verdict:
     """The verdict on one object."""
     engine = mapping(mapping(found.data.get("spec")).get("engine"))
     asked = {"platform": options.platform, "version": options.version}
     if engine.get("type") != "SGLang":
         asked = dict.fromkeys(asked)  # another engine has other platforms and versions
-    judgement = validation.validate(found.data, platform=asked["platform"], version=asked["version"])
+    judgement = validation.validate(
+        found.data, platform=asked["platform"], version=asked["version"], advisories=advisories
+    )
     ruleset = table.RULESETS.get(str(engine.get("type"))) if judgement.version else None
     platform = asked["platform"] or engine.get("platform")
     return Verdict(

@@ -27,7 +27,7 @@ class Verdict:
         document: the object; None for a bare command line.
         engine: engine and version that were judged, such as `SGLang 0.5.23`; empty when no rules were.
         platform: platform that it was judged for; empty when no rules were.
-        strict: a warning refuses as well.
+        strict: a warning that nobody acknowledged refuses as well.
         overrides: what the user asked to be judged instead of what the object says, field to option.
     """
 
@@ -41,7 +41,8 @@ class Verdict:
     @property
     def accepted(self) -> bool:
         """Whether it may be applied."""
-        return not self.errors and not (self.strict and self.warnings)
+        told = any(not finding.acknowledged for finding in self.judgement.findings)
+        return not self.errors and not (self.strict and told)
 
     @property
     def errors(self) -> int:
