@@ -15,12 +15,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 import yaml
 
 from e2e import stack as stacks
+from e2e.forward import Forward
 from e2e.kube import API_VERSION, KIND, conditions, until
+from e2e.tests.samples import ready, sample
 from epd_operator.admission import policy
+from epd_operator.api.names import MANAGED_SELECTOR
 from epd_operator.engines import table
 from epd_operator.engines.validation import STRUCTURE, validate
 from epd_operator.plan import Observed, Settings, plan
@@ -262,6 +266,61 @@ def test_an_object_that_became_invalid_stays_editable(operator: Kube, unjudged: 
         until("it to be gone", lambda: operator.deployment(unjudged, "stale") is None, seconds=60)
     finally:
         operator.merge("v1", "Namespace", None, unjudged, {"metadata": {"labels": {UNJUDGED: ""}}})
+
+
+def test_a_bad_generation_changes_no_child_and_the_good_one_keeps_serving(
+    operator: Kube, stack: stacks.Stack, unjudged: str
+) -> None:
+    good = sample("steady", unjudged)
+    del good["spec"]["roles"]["encode"]
+    operator.apply(good)
+    ready(operator, unjudged, "steady")
+
+    def children() -> dict[str, tuple[str, int]]:
+        """What the operator makes, and the pods: no new one, none replaced, none with another spec."""
+        owned = f"{MANAGED_SELECTOR},app.kubernetes.io/instance=steady"
+        kinds = (("apps/v1", "Deployment"), ("apps/v1", "ControllerRevision"), ("v1", "Service"), ("v1", "Pod"))
+        found = [one for version, kind in kinds for one in operator.find(version, kind, unjudged, owned)]
+        return {
+            f"{one['kind']}/{one['metadata']['name']}": (
+                one["metadata"]["uid"],
+                one["metadata"].get("generation", 0),
+            )
+            for one in found
+        }
+
+    before = children()
+    assert {name.partition("/")[0] for name in before} == {"Deployment", "ControllerRevision", "Service", "Pod"}
+    bad = json.loads(json.dumps(good))
+    bad["spec"]["roles"]["decode"] |= {"replicas": 3, "args": {"seed": 7}}
+    assert {finding.rule for finding in validate(bad).errors} == {"pair-seed"}
+    operator.apply(bad)
+
+    def refused() -> Object | None:
+        found = verdict(operator, unjudged, "steady")
+        live = operator.deployment(unjudged, "steady")
+        assert live is not None
+        current = found is not None and found["observedGeneration"] == live["metadata"]["generation"]
+        return found if current and found is not None and found["status"] == "False" else None
+
+    told = until("the bad generation to be refused", refused, seconds=60)
+    assert told["reason"] == "PairSeed"
+    assert "spec.roles.decode.args.seed = 7" in told["message"]
+    until("nothing to follow", lambda: children() == before, seconds=5)
+    time.sleep(5)  # long enough for a reconcile that should not have been
+    assert children() == before
+    live = operator.deployment(unjudged, "steady")
+    assert live is not None
+    assert conditions(live)["Available"]["status"] == "True"
+    served = live["status"]["effective"]["servedName"]
+    with Forward(stack.kubeconfig, unjudged, "svc/steady", 8000) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60)
+        answer = client.completions.create(model=served, prompt="Hi", max_tokens=2)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 0
+    operator.apply(good)
+    ready(operator, unjudged, "steady")
+    assert children() == before
 
 
 def test_a_chart_without_admission_leaves_no_policy(operator: Kube, stack: stacks.Stack, namespace: str) -> None:
