@@ -4,47 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.sglang.verdict import errors, judged, resolved
+from tests.engines.sglang.verdict import errors, judged
 
 MEGA = "SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK"
-CONFIG = "--cuda-graph-config"
 WIDE = "--attn-dp-size 4"
-
-
-@pytest.mark.parametrize(
-    ("line", "platform", "largest"),
-    [
-        ("", "cuda-sm90", 512),
-        ("--tp-size 2", "cuda-sm90", 256),
-        ("--tp-size 2", "cuda-sm100", 512),
-        ("--max-running-requests 64", "cuda-sm90", 64),
-        ("--max-running-requests 1024", "cuda-sm90", 512),
-        ("--max-running-requests 64 --cuda-graph-max-bs-decode 128", "cuda-sm90", 128),
-        (f'--cuda-graph-max-bs-decode 128 {CONFIG} {{"decode":{{"max_bs":32}}}}', "cuda-sm90", 32),
-        (f'--cuda-graph-max-bs-decode 128 {CONFIG} {{"prefill":{{"max_bs":32}}}}', "cuda-sm90", 128),
-        ("--cuda-graph-max-bs-decode 128 --cuda-graph-bs-decode 1 700 8", "cuda-sm90", 700),
-        (f'--cuda-graph-bs-decode 1 700 {CONFIG} {{"decode":{{"bs":[1,9]}}}}', "cuda-sm90", 9),
-    ],
-)
-def test_largest_decode_batch(line: str, platform: str, largest: int) -> None:
-    assert resolved("cuda_graph_decode_max_bs", line, platform) == largest
-
-
-@pytest.mark.parametrize(
-    ("line", "longest"),
-    [
-        ("", 8192),
-        ("--max-total-tokens 4096", 4096),
-        ("--cuda-graph-max-bs-prefill 9000", 9000),
-        ("--enable-mis", 8192),
-        (f"{WIDE} --cuda-graph-backend-prefill breakable", 2048),
-        (f"{WIDE} --cuda-graph-backend-prefill breakable --max-total-tokens 1000", 1000),
-        (f"{WIDE} --cuda-graph-backend-prefill breakable --cuda-graph-max-bs-prefill 8000", 8000),
-        (f"{WIDE} --cuda-graph-backend-prefill disabled", 8192),
-    ],
-)
-def test_longest_prefill_graph(line: str, longest: int) -> None:
-    assert resolved("cuda_graph_prefill_max_bs", line) == longest
 
 
 @pytest.mark.parametrize(
@@ -182,23 +145,3 @@ def test_a_finding_says_how_much_room_is_needed() -> None:
     assert "8192 tokens a rank, and MoRI sets 4096 aside" in finding.says
     assert "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK to 8192" in finding.fix
     assert [side.field for side in finding.sides][-1] == "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
-
-
-@pytest.mark.parametrize(
-    ("config", "rules"),
-    [
-        ('{"decode":{"max_bs":"64"}}', {"graph-config-decode-size"}),
-        ('{"decode":{"max_bs":64.5}}', {"graph-config-decode-size"}),
-        ('{"decode":{"max_bs":null}}', set()),
-        ('{"decode":{"max_bs":"64","bs":[1,8]}}', set()),
-        ('{"prefill":{"max_bs":"64"}}', {"graph-config-prefill-size"}),
-        ('{"prefill":{"max_bs":64}}', set()),
-        ('{"decode":{"bs":[]}}', {"graph-config-decode-sizes"}),
-        ('{"decode":{"bs":8}}', {"graph-config-decode-sizes"}),
-        ('{"decode":{"bs":[1,"8"]}}', {"graph-config-decode-sizes"}),
-        ('{"decode":{"bs":[8]}}', set()),
-        ('{"decode":{"bs":null}}', set()),
-    ],
-)
-def test_sizes_are_numbers(config: str, rules: set[str]) -> None:
-    assert errors(f"{CONFIG} {config}") == rules

@@ -7,23 +7,22 @@ batch of a decode graph, because a step that outgrows them stops the server unde
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from epd_operator.engines.expression import PLATFORM, Expr, Opaque, every, lift, named, number, some, when
+from epd_operator.engines.expression import Expr, every, lift, named, number, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_ENCODER, IS_HIP, IS_PREFILL
+from epd_operator.engines.sglang.capture import DECODE_MAX_BS, PREFILL_MAX_BS
 from epd_operator.engines.sglang.chunk import (
     CHUNK_SIZE,
-    CHUNK_SIZE_WHOLE,
     MAX_PREFILL_TOKENS,
     MAX_RUNNING_REQUESTS,
     least,
     most,
 )
 from epd_operator.engines.sglang.given import env, written
-from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, settings
+from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL
 from epd_operator.engines.sglang.moe import A2A_BACKEND
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE,
@@ -35,83 +34,13 @@ from epd_operator.engines.sglang.parallel import (
 from epd_operator.engines.sglang.speculation import SPECULATIVE_NUM_DRAFT_TOKENS
 from epd_operator.engines.sglang.switch import switch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from epd_operator.engines.expression import Value
-
 _MOE: Final = "SGLang 0.5.23, srt/arg_groups/moe_hook.py"
 _MEGA: Final = "SGLang 0.5.23, srt/arg_groups/mega_moe_hook.py"
-_CONFIG: Final = written("cuda-graph-config")
-
-
-def _largest(text: Value, key: str) -> Value:
-    """A number of `--cuda-graph-config`, `decode.bs` as its largest entry; absent when it has none."""
-    phase, _, setting = key.partition(".")
-    found = settings(text, phase).get(setting)
-    numbers = [entry for entry in (found if isinstance(found, list) else [found]) if type(entry) is int]
-    return max(numbers, default=None)
-
-
-def _uncountable(text: Value, phase: str) -> Value:
-    """Whether `--cuda-graph-config` gives a largest size that is no whole number, and no list to use instead."""
-    found = settings(text, phase)
-    return found.get("bs") is None and not isinstance(found.get("max_bs", 0), int | None)
-
-
-def _without_largest(text: Value) -> Value:
-    """Whether `--cuda-graph-config` gives decode sizes among which there is no largest."""
-    sizes = settings(text, "decode").get("bs")
-    try:
-        return sizes is not None and max(sizes) is None
-    except (TypeError, ValueError):
-        return True
-
-
-def _configured(key: str) -> Expr:
-    return Opaque(f"{key} in cuda-graph-config", partial(_largest, key=key), (_CONFIG,), "int")
-
-
-def _sizes(sizes: Value) -> Value:
-    return max(sizes, default=None) if isinstance(sizes, (list, tuple)) else None
 
 
 def _buffer(name: str, default: int) -> Expr:
     return named(name.lower(), number(env(name)).otherwise(default), env(name))
 
-
-_SIZES_DECODE: Final = _configured("decode.bs").otherwise(
-    Opaque("largest of cuda-graph-bs-decode", _sizes, (written("cuda-graph-bs-decode"),), "int")
-)
-_ASKED_DECODE: Final = _configured("decode.max_bs").otherwise(written("cuda-graph-max-bs-decode"))
-_ROOM_DECODE: Final = when((PLATFORM == "cuda-sm90") & (TP_SIZE < 4), 256, 512)
-_REQUESTS_GIVEN: Final = written("max-running-requests")
-DECODE_MAX_BS: Final = named(
-    "cuda_graph_decode_max_bs",
-    _SIZES_DECODE.otherwise(
-        _ASKED_DECODE.otherwise(when(_REQUESTS_GIVEN < _ROOM_DECODE, _REQUESTS_GIVEN, _ROOM_DECODE))
-    ),
-    written("cuda-graph-max-bs-decode"),
-    written("cuda-graph-bs-decode"),
-    _CONFIG,
-    _REQUESTS_GIVEN,
-)
-"""Largest batch of a decode graph, whether or not one is captured. Source: memory_hook.py."""
-_ASKED_PREFILL: Final = _configured("prefill.max_bs").otherwise(written("cuda-graph-max-bs-prefill"))
-_POOL: Final = written("max-total-tokens")
-PREFILL_MAX_BS: Final = named(
-    "cuda_graph_prefill_max_bs",
-    _ASKED_PREFILL.otherwise(
-        when(
-            every(ATTN_DP_ENABLED, ~(CUDA_GRAPH_PREFILL == "disabled"), CHUNK_SIZE < CHUNK_SIZE_WHOLE),
-            least(CHUNK_SIZE, _POOL.otherwise(CHUNK_SIZE)),
-            least(CHUNK_SIZE_WHOLE, _POOL.otherwise(CHUNK_SIZE_WHOLE)),
-        )
-    ),
-    written("cuda-graph-max-bs-prefill"),
-    _CONFIG,
-)
-"""Longest prefill of a graph, in tokens."""
 
 TOKENS_PER_REQUEST: Final = named(
     "decode_tokens_per_request",
@@ -121,39 +50,6 @@ TOKENS_PER_REQUEST: Final = named(
 )
 """Rows that one request adds to a decode step: with a draft, every drafted token and one more."""
 
-
-def _odd(what: str, function: Callable[..., Value]) -> Expr:
-    return Opaque(f"{what} in cuda-graph-config", function, (_CONFIG,), "bool", blind=False, nullable=False)
-
-
-def _miscounted(phase: str) -> Rule:
-    return Rule(
-        f"graph-config-{phase}-size",
-        every(
-            _odd(f"type of {phase}.max_bs", partial(_uncountable, phase=phase)),
-            ~written(f"cuda-graph-bs-{phase}").given,
-        ),
-        (_CONFIG,),
-        f"the largest size of a {phase} graph is a whole number",
-        f"write {phase}.max_bs without quotes and without a fraction",
-        f"SGLang 0.5.23, srt/arg_groups/cuda_graph_hook.py, generate_{phase}_cuda_graph_batch_sizes",
-        decided_by=f"cuda_graph_hook.generate_{phase}_cuda_graph_batch_sizes",
-    )
-
-
-_SIZES: Final = (
-    _miscounted("decode"),
-    _miscounted("prefill"),
-    Rule(
-        "graph-config-decode-sizes",
-        _odd("largest of decode.bs", _without_largest),
-        (_CONFIG,),
-        "the sizes of decode graphs are a list of whole numbers with at least one entry",
-        "write decode.bs as a list such as [1, 2, 4], or leave it out",
-        "SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings",
-        decided_by="memory_hook.handle_gpu_memory_settings",
-    ),
-)
 
 _IS_MEGA: Final = every(A2A_BACKEND == "megamoe", ~IS_ENCODER)
 _GROUP: Final = TP_SIZE // ATTN_DP_SIZE
@@ -376,5 +272,5 @@ _OTHERS: Final = (
     ),
 )
 
-RULES: Final = (*_MEGAMOE, *(replace(rule, roles=ROLES) for rule in (*_SIZES, *_OTHERS)))
-RESOLVED: Final = (DECODE_MAX_BS, PREFILL_MAX_BS)
+RULES: Final = (*_MEGAMOE, *(replace(rule, roles=ROLES) for rule in _OTHERS))
+RESOLVED: Final = ()

@@ -1,0 +1,172 @@
+"""How large the CUDA graphs are: tokens of the longest prefill and requests of the largest decode batch captured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.engines.expression import PLATFORM, Expr, Opaque, every, named, when
+from epd_operator.engines.rule import ROLES, Rule
+from epd_operator.engines.sglang.chunk import CHUNK_SIZE, CHUNK_SIZE_WHOLE, least
+from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.graph import PREFILL_GRAPH, settings
+from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED
+from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED, TP_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from epd_operator.engines.expression import Value
+
+_HOOK: Final = "SGLang 0.5.23, srt/arg_groups/cuda_graph_hook.py"
+_CONFIG: Final = written("cuda-graph-config")
+_STEPS: Final = ((32, 4), (256, 16), (512, 32), (1024, 64), (4096, 256))
+"""Up to so many tokens prefill graphs are so many apart. Source: generate_prefill_cuda_graph_batch_sizes."""
+
+
+def _largest(text: Value, key: str) -> Value:
+    """A number of `--cuda-graph-config`, `decode.bs` as its largest entry; absent when it has none."""
+    phase, _, setting = key.partition(".")
+    found = settings(text, phase).get(setting)
+    numbers = [entry for entry in (found if isinstance(found, list) else [found]) if type(entry) is int]
+    return max(numbers, default=None)
+
+
+def _uncountable(text: Value, phase: str) -> Value:
+    """Whether `--cuda-graph-config` gives a largest size that is no whole number, and no list to use instead."""
+    found = settings(text, phase)
+    return found.get("bs") is None and not isinstance(found.get("max_bs", 0), int | None)
+
+
+def _without_largest(text: Value) -> Value:
+    """Whether `--cuda-graph-config` gives decode sizes among which there is no largest."""
+    sizes = settings(text, "decode").get("bs")
+    try:
+        return sizes is not None and max(sizes) is None
+    except (TypeError, ValueError):
+        return True
+
+
+def _configured(key: str) -> Expr:
+    return Opaque(f"{key} in cuda-graph-config", partial(_largest, key=key), (_CONFIG,), "int")
+
+
+def _sizes(sizes: Value) -> Value:
+    return max(sizes, default=None) if isinstance(sizes, (list, tuple)) else None
+
+
+def _aligned(configured: Value, given: Value, asked: Value) -> Value:
+    """The largest prefill graph in tokens, rounded up to 8; absent when there is none to capture.
+
+    Graphs come in steps of 4 to 512 tokens up to the size asked for, 2048 by default.
+    """
+    size = configured if configured is not None else _sizes(given)
+    if not isinstance(size, int):
+        limit = asked if isinstance(asked, int) and asked else 2048
+        step = next((step for largest, step in _STEPS if limit <= largest), 512)
+        size = limit // step * step
+        size = max(size, next((largest for largest, _ in reversed(_STEPS) if largest <= limit), size))
+    return (size + 7) // 8 * 8 if size > 0 else None
+
+
+_SIZES_DECODE: Final = _configured("decode.bs").otherwise(
+    Opaque("largest of cuda-graph-bs-decode", _sizes, (written("cuda-graph-bs-decode"),), "int")
+)
+_ASKED_DECODE: Final = _configured("decode.max_bs").otherwise(written("cuda-graph-max-bs-decode"))
+_ROOM_DECODE: Final = when((PLATFORM == "cuda-sm90") & (TP_SIZE < 4), 256, 512)
+_REQUESTS_GIVEN: Final = written("max-running-requests")
+DECODE_MAX_BS: Final = named(
+    "cuda_graph_decode_max_bs",
+    _SIZES_DECODE.otherwise(
+        _ASKED_DECODE.otherwise(when(_REQUESTS_GIVEN < _ROOM_DECODE, _REQUESTS_GIVEN, _ROOM_DECODE))
+    ),
+    written("cuda-graph-max-bs-decode"),
+    written("cuda-graph-bs-decode"),
+    _CONFIG,
+    _REQUESTS_GIVEN,
+)
+"""Largest batch of a decode graph, whether or not one is captured. Source: memory_hook.py."""
+_ASKED_PREFILL: Final = _configured("prefill.max_bs").otherwise(written("cuda-graph-max-bs-prefill"))
+_POOL: Final = written("max-total-tokens")
+_IS_ALIGNED: Final = every(A2A_BACKEND_ASKED == "deepep", PREFILL_GRAPH == "breakable")
+"""DeepEP captures prefill graphs of multiples of 8 tokens. Source: cuda_graph_hook.py, apply_deepep_adjustments."""
+_PREFILL_SIZE: Final = when(
+    _IS_ALIGNED,
+    Opaque(
+        "largest aligned prefill graph",
+        _aligned,
+        (_configured("prefill.bs"), written("cuda-graph-bs-prefill"), _ASKED_PREFILL),
+        "int",
+    ),
+    _ASKED_PREFILL.otherwise(least(CHUNK_SIZE_WHOLE, _POOL.otherwise(CHUNK_SIZE_WHOLE))),
+)
+PREFILL_MAX_BS: Final = named(
+    "cuda_graph_prefill_max_bs",
+    when(
+        every(
+            ~_ASKED_PREFILL.given,
+            ATTN_DP_ENABLED,
+            ~(PREFILL_GRAPH == "disabled"),
+            ~flag("enable-mis"),
+            _PREFILL_SIZE > CHUNK_SIZE,
+        ),
+        CHUNK_SIZE,
+        _PREFILL_SIZE,
+    ),
+    written("cuda-graph-max-bs-prefill"),
+    _CONFIG,
+)
+"""Longest prefill of a graph, in tokens."""
+
+
+def _odd(what: str, function: Callable[..., Value]) -> Expr:
+    return Opaque(f"{what} in cuda-graph-config", function, (_CONFIG,), "bool", blind=False, nullable=False)
+
+
+def _miscounted(phase: str) -> Rule:
+    return Rule(
+        f"graph-config-{phase}-size",
+        every(
+            _odd(f"type of {phase}.max_bs", partial(_uncountable, phase=phase)),
+            ~written(f"cuda-graph-bs-{phase}").given,
+        ),
+        (_CONFIG,),
+        f"the largest size of a {phase} graph is a whole number",
+        f"write {phase}.max_bs without quotes and without a fraction",
+        f"{_HOOK}, generate_{phase}_cuda_graph_batch_sizes",
+        decided_by=f"cuda_graph_hook.generate_{phase}_cuda_graph_batch_sizes",
+    )
+
+
+_SIZES: Final = (
+    _miscounted("decode"),
+    _miscounted("prefill"),
+    Rule(
+        "graph-deepep-prefill-size",
+        every(
+            _IS_ALIGNED,
+            _ASKED_PREFILL < 4,
+            ~(_ASKED_PREFILL == 0),
+            ~written("cuda-graph-bs-prefill").given,
+            ~_configured("prefill.bs").given,
+        ),
+        (PREFILL_MAX_BS, A2A_BACKEND_ASKED),
+        "the smallest prefill graph holds 4 tokens, so that none is left to round up for DeepEP",
+        "set cuda-graph-max-bs-prefill to 4 or more, or leave it out",
+        f"{_HOOK}, apply_deepep_adjustments",
+        decided_by="cuda_graph_hook.apply_deepep_adjustments",
+    ),
+    Rule(
+        "graph-config-decode-sizes",
+        _odd("largest of decode.bs", _without_largest),
+        (_CONFIG,),
+        "the sizes of decode graphs are a list of whole numbers with at least one entry",
+        "write decode.bs as a list such as [1, 2, 4], or leave it out",
+        "SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings",
+        decided_by="memory_hook.handle_gpu_memory_settings",
+    ),
+)
+
+RULES: Final = tuple(replace(rule, roles=ROLES) for rule in _SIZES)
+RESOLVED: Final = (DECODE_MAX_BS, PREFILL_MAX_BS)
