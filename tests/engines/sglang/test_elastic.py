@@ -1,4 +1,4 @@
-"""Experts that move: what rebalancing, growing and adapters on experts need."""
+"""Experts that move: what rebalancing and growing need."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Experts that move: rebalancing between ranks (EPLB), ranks that join at run time (elastic EP), LoRA on experts."""
+"""Experts that move: rebalancing between ranks (EPLB), and ranks that join at run time (elastic EP)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from epd_operator.engines.expression import every, field_of, named, size, some, when
+from epd_operator.engines.expression import every, field_of, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_ENCODER, IS_PREFILL
@@ -75,34 +75,6 @@ _REBALANCE: Final = (
         (RUNNER_BACKEND, A2A_BACKEND),
         "the experimental Marlin runner computes spread experts without an exchange only",
         "set moe-a2a-backend: none, or another moe-runner-backend",
-        f"{_MARLIN}, validate_experimental_sgl_marlin_server_args",
-        decided_by="policy.validate_experimental_sgl_marlin_server_args",
-    ),
-    Rule(
-        "marlin-lora",
-        every(
-            RUNNER_BACKEND == "experimental_sgl_marlin",
-            flag("enable-lora").otherwise(size(written("lora-paths")) > 0),
-            some(
-                ~flag("lora-use-virtual-experts"),
-                ~(flag("lora-backend") == "triton"),
-                every(
-                    EP_SIZE > 1,
-                    some(
-                        ~(flag("init-expert-location") == "trivial"),
-                        ~(flag("ep-num-redundant-experts") == 0),
-                        flag("enable-eplb"),
-                        _BACKEND.given,
-                        flag("enable-elastic-expert-backup"),
-                    ),
-                ),
-            ),
-        ),
-        (RUNNER_BACKEND, written("lora-use-virtual-experts"), written("lora-backend"), EP_SIZE),
-        "adapters on the experimental Marlin runner need virtual experts, the triton LoRA back end and experts that "
-        "stay where they are",
-        "set lora-use-virtual-experts: true and lora-backend: triton without EPLB or elastic EP, or choose another "
-        "moe-runner-backend",
         f"{_MARLIN}, validate_experimental_sgl_marlin_server_args",
         decided_by="policy.validate_experimental_sgl_marlin_server_args",
     ),
