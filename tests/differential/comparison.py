@@ -91,8 +91,16 @@ def command(case: Case) -> str:
 
 
 def judge(case: Case) -> Judgement:
-    """Our verdict."""
-    return validate_command_line(VERSION, case.platform, case.argv, case.env, config=case.config)
+    """Our verdict.
+
+    Raises:
+        Exception: Whatever our rules raise, with the command line noted on it.
+    """
+    try:
+        return validate_command_line(VERSION, case.platform, case.argv, case.env, config=case.config)
+    except Exception as error:
+        error.add_note(command(case))
+        raise
 
 
 def compare(cases: Sequence[Case], answers: Sequence[Answer]) -> list[Comparison]:

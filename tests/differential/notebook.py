@@ -12,7 +12,7 @@ from tests.differential import environment
 from tests.differential.oracle import ENGINE, Answer, Oracle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tests.differential.generator import Case
 
@@ -29,25 +29,25 @@ class Notebook:
         self._page = environment.cache() / f"answers-{hashlib.sha256(source).hexdigest()[:16]}.jsonl"
         self._known: dict[str, Answer] = {}
         if self._page.exists():
-            for line in self._page.read_text(encoding="utf-8").splitlines():
-                key, answer = json.loads(line)
-                self._known[key] = Answer(**answer)
+            with self._page.open(encoding="utf-8") as page:
+                fcntl.flock(page, fcntl.LOCK_SH)
+                self._known = {key: Answer(**answer) for key, answer in map(json.loads, page)}
 
     def ask(self, cases: Sequence[Case]) -> list[Answer]:
         """Answer from memory where that is possible, and remember the rest."""
         keys = [_key(case) for case in cases]
         missing = {key: case for key, case in zip(keys, cases, strict=True) if key not in self._known}
-        if missing:
-            self._remember(list(missing), self._oracle.ask(list(missing.values())))
-        return [self._known[key] for key in keys]
+        fresh = dict(zip(missing, self._oracle.ask(list(missing.values())), strict=True)) if missing else {}
+        # No verdict is the machine's fault, not the line's: worth another try.
+        self._remember({key: answer for key, answer in fresh.items() if answer.accepted is not None})
+        return [fresh[key] if key in fresh else self._known[key] for key in keys]
 
-    def _remember(self, keys: Sequence[str], answers: Sequence[Answer]) -> None:
+    def _remember(self, answers: Mapping[str, Answer]) -> None:
+        self._known |= answers
         self._page.parent.mkdir(parents=True, exist_ok=True)
         with self._page.open("a", encoding="utf-8") as page:
             fcntl.flock(page, fcntl.LOCK_EX)
-            for key, answer in zip(keys, answers, strict=True):
-                self._known[key] = answer
-                print(json.dumps([key, asdict(answer)]), file=page)
+            page.writelines(json.dumps([key, asdict(answer)]) + "\n" for key, answer in answers.items())
 
 
 def _key(case: Case) -> str:

@@ -6,18 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from epd_operator.engines.finding import Finding
 from epd_operator.engines.judgement import Judgement
-from tests.differential import comparison
+from tests.differential import comparison, environment
 from tests.differential.comparison import compare, disagreements
 from tests.differential.generator import PLATFORMS, Case, case, cases
+from tests.differential.notebook import Notebook
 from tests.differential.oracle import Answer, Oracle
 from tests.differential.shrinking import shrink_all
 from tests.differential.vocabulary import ALIASES, COMPANIONS, ENV, FLAGS, RECIPES, RISKY, RISKY_ON, THEMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 REFUSED = Answer(accepted=False, error="no", stage="resolve", raised_by="sglang.srt.arg_groups.a_hook.check")
 LONG = Case(
@@ -96,6 +99,40 @@ def test_other_values_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "judge", lambda _: ours)
     answer = Answer(accepted=True, resolved={"page_size": 256, "tp_size": 4, "theirs_alone": 1})
     assert compare([LONG], [answer])[0].differences == {"page_size": (64, 256)}
+
+
+class Counting(Oracle):
+    """Counts what it is asked, and cannot say a thing about platform `slow`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    @override
+    def ask(self, cases: Sequence[Case]) -> list[Answer]:
+        self.asked += len(cases)
+        return [Answer(accepted=None if case.platform == "slow" else True) for case in cases]
+
+
+def test_answers_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    slow = replace(LONG, platform="slow")
+    first, later = Counting(), Counting()
+    assert [answer.accepted for answer in Notebook(first).ask([LONG, LONG, slow])] == [True, True, None]
+    assert [answer.accepted for answer in Notebook(later).ask([slow, LONG])] == [None, True]
+    assert (first.asked, later.asked) == (2, 1)
+
+
+def test_an_environment_that_cannot_be_made_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lock = tmp_path / "engine.txt"
+    lock.write_text("sglang==0.5.23\n")  # without a hash
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(environment, "LOCK", lock)
+    with pytest.raises(RuntimeError, match="must have a hash"):
+        environment.interpreter()
+    assert not environment.folder().exists()
 
 
 def test_an_engine_that_ends_says_why(oracle: Oracle) -> None:
