@@ -43,7 +43,11 @@ def test_largest_decode_batch(line: str, platform: str, largest: int) -> None:
         (f"{DEEPEP} --cuda-graph-max-bs-prefill 4", 8),
         (f"{DEEPEP} --cuda-graph-max-bs-prefill 0", 2048),
         (f"{DEEPEP} --cuda-graph-max-bs-prefill 30", 32),
+        (f"{DEEPEP} --cuda-graph-max-bs-prefill 3", 3),
         (f"{DEEPEP} --cuda-graph-bs-prefill 4 100", 104),
+        (f"{DEEPEP} --cuda-graph-bs-prefill 8 96", 8192),
+        (f'{DEEPEP} {CONFIG} {{"prefill":{{"bs":[4,"12"]}}}}', 8),
+        (f'{DEEPEP} --cuda-graph-bs-prefill 8 96 {CONFIG} {{"prefill":{{"bs":[4,12]}}}}', 16),
         (f"{WIDE} --cuda-graph-backend-prefill breakable", 2048),
         (f"{WIDE} --cuda-graph-backend-prefill breakable --max-total-tokens 1000", 1000),
         (f"{WIDE} --cuda-graph-backend-prefill breakable --cuda-graph-max-bs-prefill 8000", 8000),
@@ -72,10 +76,3 @@ def test_longest_prefill_graph(line: str, longest: int) -> None:
 )
 def test_sizes_are_numbers(config: str, rules: set[str]) -> None:
     assert errors(f"{CONFIG} {config}") == rules
-
-
-@pytest.mark.parametrize(("size", "refused"), [("0", False), ("3", True), ("-1", True), ("4", False)])
-def test_no_graph_left_for_deepep(size: str, refused: bool) -> None:
-    assert errors(f"{DEEPEP} --cuda-graph-max-bs-prefill {size}") == (
-        {"graph-deepep-prefill-size"} if refused else set()
-    )

@@ -56,17 +56,18 @@ def _sizes(sizes: Value) -> Value:
     return max(sizes, default=None) if isinstance(sizes, (list, tuple)) else None
 
 
-def _aligned(configured: Value, given: Value, asked: Value) -> Value:
-    """The largest prefill graph in tokens, rounded up to 8; absent when there is none to capture.
+def _aligned(text: Value, given: Value, asked: Value) -> Value:
+    """The largest prefill graph in tokens after all are rounded up to 8; absent when all are multiples of 8 already.
 
     Graphs come in steps of 4 to 512 tokens up to the size asked for, 2048 by default.
     """
-    size = configured if configured is not None else _sizes(given)
-    if not isinstance(size, int):
-        limit = asked if isinstance(asked, int) and asked else 2048
-        step = next((step for largest, step in _STEPS if limit <= largest), 512)
-        size = limit // step * step
-        size = max(size, next((largest for largest, _ in reversed(_STEPS) if largest <= limit), size))
+    sizes = settings(text, "prefill").get("bs", given)
+    if isinstance(sizes, (list, tuple)):
+        numbers = [size for size in sizes if isinstance(size, int)]
+        return (max(numbers) + 7) // 8 * 8 if any(size % 8 for size in numbers) else None
+    limit = asked if isinstance(asked, int) and asked else 2048
+    step = next((step for largest, step in _STEPS if limit <= largest), 512)
+    size = max([limit // step * step, *(largest for largest, _ in _STEPS if largest <= limit)])
     return (size + 7) // 8 * 8 if size > 0 else None
 
 
@@ -93,14 +94,9 @@ _IS_ALIGNED: Final = every(A2A_BACKEND_ASKED == "deepep", PREFILL_GRAPH == "brea
 """DeepEP captures prefill graphs of multiples of 8 tokens. Source: cuda_graph_hook.py, apply_deepep_adjustments."""
 _PREFILL_SIZE: Final = when(
     _IS_ALIGNED,
-    Opaque(
-        "largest aligned prefill graph",
-        _aligned,
-        (_configured("prefill.bs"), written("cuda-graph-bs-prefill"), _ASKED_PREFILL),
-        "int",
-    ),
-    _ASKED_PREFILL.otherwise(least(CHUNK_SIZE_WHOLE, _POOL.otherwise(CHUNK_SIZE_WHOLE))),
-)
+    Opaque("aligned prefill graphs", _aligned, (_CONFIG, written("cuda-graph-bs-prefill"), _ASKED_PREFILL), "int"),
+    None,
+).otherwise(_ASKED_PREFILL.otherwise(least(CHUNK_SIZE_WHOLE, _POOL.otherwise(CHUNK_SIZE_WHOLE))))
 PREFILL_MAX_BS: Final = named(
     "cuda_graph_prefill_max_bs",
     when(
@@ -142,21 +138,6 @@ def _miscounted(phase: str) -> Rule:
 _SIZES: Final = (
     _miscounted("decode"),
     _miscounted("prefill"),
-    Rule(
-        "graph-deepep-prefill-size",
-        every(
-            _IS_ALIGNED,
-            _ASKED_PREFILL < 4,
-            ~(_ASKED_PREFILL == 0),
-            ~written("cuda-graph-bs-prefill").given,
-            ~_configured("prefill.bs").given,
-        ),
-        (PREFILL_MAX_BS, A2A_BACKEND_ASKED),
-        "the smallest prefill graph holds 4 tokens, so that none is left to round up for DeepEP",
-        "set cuda-graph-max-bs-prefill to 4 or more, or leave it out",
-        f"{_HOOK}, apply_deepep_adjustments",
-        decided_by="cuda_graph_hook.apply_deepep_adjustments",
-    ),
     Rule(
         "graph-config-decode-sizes",
         _odd("largest of decode.bs", _without_largest),
