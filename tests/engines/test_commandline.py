@@ -276,3 +276,12 @@ def test_what_is_read_renders_to_words_that_read_the_same(parts: list[list[str]]
 def test_no_line_raises(argv: list[str]) -> None:
     parsed = parse(argv, RELEASE)
     assert parsed.faults or all(name in RELEASE for name in parsed.args)
+
+
+@pytest.mark.parametrize(
+    ("value", "decided_by"),
+    [("tc_piecewise", "cuda_graph_config.parse_cuda_graph_backend_arg"), ("eager", "argparse")],
+)
+def test_only_a_retired_graph_backend_is_refused_by_the_engines_own_type(value: str, decided_by: str) -> None:
+    (fault,) = parse(["--cuda-graph-backend-prefill", value], catalogue("0.5.23")).faults
+    assert fault.decided_by == decided_by

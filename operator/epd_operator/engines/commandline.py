@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.flag import Catalogue, FlagRole, FlagSpec, FlagType, Scalar, Unreadable, Value
+from epd_operator.engines.flag import (
+    REMOVED_BACKEND,
+    Catalogue,
+    FlagRole,
+    FlagSpec,
+    FlagType,
+    Scalar,
+    Unreadable,
+    Value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -250,7 +259,9 @@ class _Reader:
         try:
             read = [spec.read(value) for value in values]
         except Unreadable as unreadable:
-            decided_by = _DECIDED_BY.get(spec.type, _PARSER)
+            # The engine's own type looks for a retired back end only; other unknown ones fail the choices.
+            own = spec.type != "graph-backend" or REMOVED_BACKEND in values
+            decided_by = _DECIDED_BY.get(spec.type, _PARSER) if own else _PARSER
             self._fault(
                 "flag-value",
                 spec.name,

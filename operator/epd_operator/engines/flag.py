@@ -55,7 +55,7 @@ _GRAPH_KEYS: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 """Settings of --cuda-graph-config, per phase. Source: SGLang 0.5.23, model_executor/cuda_graph_config.py."""
-_REMOVED_BACKEND: Final = "tc_piecewise"
+REMOVED_BACKEND: Final = "tc_piecewise"
 
 
 class Unreadable(ValueError):
@@ -136,8 +136,8 @@ def _strict_json(text: str) -> str:
 
 
 def _graph_backend(text: str) -> str:
-    if text == _REMOVED_BACKEND:
-        raise Unreadable(f"breakable, full or disabled: {_REMOVED_BACKEND} was removed")
+    if text == REMOVED_BACKEND:
+        raise Unreadable(f"breakable, full or disabled: {REMOVED_BACKEND} was removed")
     return text
 
 
@@ -150,8 +150,8 @@ def _graph_config(text: str) -> str:
             raise Unreadable(f'a JSON object with prefill or decode, not "{phase}"')
         if not isinstance(settings, dict):
             raise Unreadable(f"a JSON object whose {phase} is an object")
-        if settings.get("backend") == _REMOVED_BACKEND:
-            raise Unreadable(f"JSON with a {phase} backend breakable, full or disabled: {_REMOVED_BACKEND} was removed")
+        if settings.get("backend") == REMOVED_BACKEND:
+            raise Unreadable(f"JSON with a {phase} backend breakable, full or disabled: {REMOVED_BACKEND} was removed")
         unknown = [key for key in settings if key not in _GRAPH_KEYS[phase]]
         if unknown:
             raise Unreadable(f'JSON whose {phase} has only {", ".join(_GRAPH_KEYS[phase])}, not "{unknown[0]}"')
