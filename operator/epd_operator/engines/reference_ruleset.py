@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from epd_operator.engines import hosting
 from epd_operator.engines.expression import Leaf, at, declared, spec_of, starts
 from epd_operator.engines.reference import REFERENCE
 from epd_operator.engines.rule import Rule
@@ -77,7 +78,7 @@ RULESET: Final = Ruleset(
     versions=(REFERENCE.version,),
     catalogue=_catalogue,
     owned={},
-    rules=(*RULES, *_RULES),
+    rules=(*RULES, *hosting.rules("the Reference engine", REFERENCE.pre_stop_seconds), *_RULES),
     resolved=(),
     checkpoint={},
     default_platform=REFERENCE.default_platform,

@@ -30,6 +30,7 @@ class Ruleset:
         checkpoint: facts of the checkpoint that expressions read.
         default_platform: platform when the user gives none.
         environment: variables that the operator sets on every pod.
+        group_environment: variables that are set on every pod of an engine that spans pods.
     """
 
     engine_type: str
@@ -41,6 +42,7 @@ class Ruleset:
     checkpoint: Mapping[str, Value]
     default_platform: str
     environment: frozenset[str] = field(default_factory=frozenset)
+    group_environment: frozenset[str] = field(default_factory=frozenset)
 
     def rank(self, version: str) -> int:
         """Place of a version in the order."""

@@ -28,7 +28,7 @@ class Scope:
         profile: facts about its engine.
         identity: compatibility key and revisions.
         settings: the operator installation.
-        engine_image: image of the engine containers, see `revision.engine_image`.
+        engine_image: image of the engine containers: the user's, the one a running set has, or the release's.
         judgement: what the rules said of the spec.
     """
 

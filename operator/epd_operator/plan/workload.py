@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from epd_operator.api import names
 from epd_operator.engines import Context
 from epd_operator.plan import device, group, security
+from epd_operator.plan.expansion import literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,12 +90,12 @@ def _selector(scope: Scope, part: str, revision: str) -> dict[str, str]:
 def _container(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
     effective = scope.effective
     context = Context(
-        document=scope.written,
+        document=literal(scope.written),
         platform=effective.platform,
-        served_name=effective.served_name,
-        model_path=effective.model_path,
+        served_name=literal(effective.served_name),
+        model_path=literal(effective.model_path),
         bootstrap_port=effective.bootstrap_port,
-        args=role.args,
+        args=literal(role.args),
         layout_key=scope.identity.compat_key,
         nodes=role.nodes,
     )
@@ -123,7 +124,7 @@ def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     return [
         *scope.profile.env(role.name),
         *({"name": key, "value": value} for key, value in defaults.items() if key not in given),
-        *({"name": key, "value": value} for key, value in sorted(role.env.items())),
+        *({"name": key, "value": literal(value)} for key, value in sorted(role.env.items())),
         *(
             {"name": key, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}
             for key, secret in sorted(role.secret_env.items())

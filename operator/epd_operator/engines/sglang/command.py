@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from epd_operator.engines.hosting import RENDEZVOUS_PORT
 from epd_operator.engines.process import Process
 from epd_operator.engines.sglang.base import CHECKPOINT
 from epd_operator.engines.sglang.ownership import OWNED
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from epd_operator.engines.profile import Context
 
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
-RENDEZVOUS_PORT: Final = 20000
-"""Where the processes of one engine meet, on the leader; any port that no server of the pod takes."""
 
 
 def options(version: str) -> Callable[[RoleName, Context], Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from epd_operator.engines import hosting
 from epd_operator.engines.ruleset import Ruleset
 from epd_operator.engines.sglang import (
     agreement,
@@ -76,6 +77,7 @@ SGLANG: Final = Ruleset(
     owned=OWNED,
     rules=(
         *RULES,
+        *hosting.rules("SGLang", PROFILES[-1].pre_stop_seconds),
         transfer_backend(PROFILES[-1].transfers, "SGLang"),
         *(rule for module in _MODULES for rule in module.RULES),
     ),
@@ -83,4 +85,6 @@ SGLANG: Final = Ruleset(
     checkpoint=CHECKPOINT,
     default_platform="cuda-sm90",
     environment=frozenset(str(entry["name"]) for entry in PROFILES[-1].environment),
+    # LeaderWorkerSet sets them, and the command line of every pod of a group is made from them.
+    group_environment=frozenset({"LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE"}),
 )
