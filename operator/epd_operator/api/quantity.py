@@ -27,6 +27,17 @@ _SUFFIX: Final = {
 _SHAPE: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 
 
+def stored(text: str) -> str:
+    """A quantity of a container's resources as the API server stores it, which rounds up what is finer than a milli.
+
+    Applied as written, such a quantity would never equal what is stored. Other texts stay as they are.
+    """
+    amount = parse(text)
+    if amount is None or amount * 1000 == int(amount * 1000):
+        return text
+    return f"{int(amount * 1000) + 1}m"
+
+
 def parse(value: Any) -> Decimal | None:
     """The amount, or None when `value` is no quantity."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):

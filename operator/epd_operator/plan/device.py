@@ -20,7 +20,8 @@ def resources(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
     if role.rdma:
         counts[scope.settings.rdma_resource] = str(role.rdma)
     # CPU is a request only: a limit would throttle an engine in the middle of a step.
-    return {"requests": {"cpu": role.cpu, "memory": role.memory, **counts}, "limits": {"memory": role.memory, **counts}}
+    cpu, memory = stored(role.cpu), stored(role.memory)
+    return {"requests": {"cpu": cpu, "memory": memory, **counts}, "limits": {"memory": memory, **counts}}
 
 
 def tolerations(scope: Scope, role: EffectiveRole) -> list[dict[str, str]]:

@@ -245,7 +245,8 @@ def _port(name: str, number: int) -> dict[str, Any]:
 
 
 def _resources(cpu: str, memory: str) -> dict[str, Any]:
-    return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
+    memory = stored(memory)
+    return {"requests": {"cpu": stored(cpu), "memory": memory}, "limits": {"memory": memory}}
 
 
 def _probe(path: str, port: str, *, period: int, failures: int) -> dict[str, Any]:
