@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from epd_operator.api.quantity import stored
 from epd_operator.plan import security
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api import names
+from epd_operator.api.quantity import stored
 from epd_operator.plan import security
 from epd_operator.plan.revision import single_worker
 
