@@ -50,6 +50,9 @@ def _needs_a_cpu_only(role: Mapping[str, Any]) -> bool:
     return role.get("nodes", 1) <= 1 and not resources.get("gpu") and not resources.get("rdma")
 
 
+_TAKEN_PATH = "^/+(tmp|dev/+shm)/*$"
+
+
 class Claim(Base):
     """Weights on a PersistentVolumeClaim of the same namespace."""
 
@@ -121,6 +124,12 @@ class Model(Base):
             "!has(self.source) || (has(self.path) && self.path.startsWith('/'))",
             "spec.model.path must be an absolute path inside spec.model.source: add it, such as /model",
             lambda model: "source" not in model or model.get("path", "").startswith("/"),
+        ),
+        Rule(
+            f"!has(self.source) || !has(self.path) || !self.path.matches('{_TAKEN_PATH}')",
+            "spec.model.path must not be /tmp or /dev/shm when spec.model.source is mounted there, because the "
+            "operator mounts volumes of its own at both: use another, such as /model",
+            lambda model: "source" not in model or not re.search(_TAKEN_PATH, model.get("path", "")),
         ),
     )
 
