@@ -1,0 +1,233 @@
+"""The table of rules is sound as a table: names are unique, every rule can speak and keep quiet, texts are whole."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import re
+import string
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from epd_operator.engines.table import RULESETS
+from epd_operator.engines.validation import validate, validate_command_line
+from tests.corpus.rule_examples import RuleExample, rule_examples
+from tests.differential import environment
+from tests.differential.comparison import VERSION, function
+from tests.mutation.record import BOUNDARIES, VERDICTS, recorded, rows
+from tests.mutation.stand import SGLANG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from epd_operator.engines.rule import Rule
+    from epd_operator.engines.ruleset import Ruleset
+
+FUNCTIONS = Path(__file__).parent / "sglang" / "functions.txt"
+# Where we say no, or more than the engine, on purpose: each rule that a user may override, and why it is there.
+HOLES = {
+    "widths-positive": "a width below one starts, and fails in the middle of loading",
+    "memory-share-range": "any number is taken for a share, and fails after the weights are loaded",
+    "decoder-replay-cp": "automatic replay turns itself off here, an explicit one is let through",
+    "decoder-replay-dcp": "as above",
+    "decoder-replay-hidden-states": "as above; the states asked for would not exist",
+    "decoder-replay-pd-rocm": "as above",
+    "encoder-replay-prefill-cp": "the engine looks at the width before prefill context parallelism sets it",
+}
+BEYOND_THE_FLAGS = {
+    "elastic-ib-device": "which devices a machine has is not in the flags",
+    "ib-device-present": "as above",
+    "model-nvidia-megakernel": "whether the image holds a plugin is not in the flags",
+    "model-amd-monokernel": "as above",
+    "model-config-parser": "whether the image holds a plugin is not in the flags",
+    "http2-server": "whether the image holds a package is not in the flags",
+    "memory-share-weights": "the size of the weights is the user's estimate",
+    "engram-host-memory": "memory may come from elsewhere than the limit",
+    "hicache-memory": "as above",
+    "rdma-missing": "devices may come from elsewhere than the resource",
+}
+
+
+@pytest.fixture(params=sorted(RULESETS))
+def ruleset(request: pytest.FixtureRequest) -> Ruleset:
+    return RULESETS[request.param]
+
+
+def every_rule() -> list[Rule]:
+    return [rule for engine in sorted(RULESETS) for rule in RULESETS[engine].rules]
+
+
+def texts(rule: Rule) -> Iterator[str]:
+    return iter((rule.says, rule.fix))
+
+
+def test_ids_are_unique(ruleset: Ruleset) -> None:
+    assert [name for name, count in Counter(rule.id for rule in ruleset.rules).items() if count > 1] == []
+
+
+def test_names_of_resolved_values_are_unique(ruleset: Ruleset) -> None:
+    assert all(name == value.name for name, value in ruleset.named().items())
+
+
+@cache
+def spoken() -> dict[str, list[bool]]:
+    """For each rule, whether it speaks in each recorded thing that it looks at."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for stand in recorded():
+        broken = {rule.id for rule in stand.broken(SGLANG.rules)}
+        for rule in SGLANG.rules:
+            if stand.applies(rule) and stand.places(rule):
+                found[rule.id].append(rule.id in broken)
+    return found
+
+
+def test_every_rule_speaks_somewhere() -> None:
+    assert [rule.id for rule in SGLANG.rules if not any(spoken()[rule.id])] == []
+
+
+def test_every_rule_keeps_quiet_somewhere() -> None:
+    assert [rule.id for rule in SGLANG.rules if all(spoken()[rule.id])] == []
+
+
+@pytest.mark.parametrize("rule", every_rule(), ids=lambda rule: rule.id)
+def test_texts_are_whole(rule: Rule) -> None:
+    for text in texts(rule):
+        assert text == text.strip()
+        assert text
+        assert not text.endswith(".")
+        assert "  " not in text
+        named = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        assert set(named) <= set(rule.shows), "a placeholder without a value"
+    assert rule.source
+    shown = {name for text in texts(rule) for _, name, _, _ in string.Formatter().parse(text)}
+    assert set(rule.shows) <= shown, "a value that no text shows"
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9_]+(?:-[a-z0-9]+)*", text.lower())
+
+
+def test_no_text_is_the_engines() -> None:
+    """Seven words in a row, a flag being one, would be a quotation."""
+    theirs = set()
+    for row in (*rows(VERDICTS), *rows(BOUNDARIES)):
+        said = words(row.get("error") or "")
+        theirs |= {tuple(said[at : at + 7]) for at in range(len(said) - 6)}
+    assert theirs
+    quoting = []
+    for rule in SGLANG.rules:
+        for text in texts(rule):
+            ours = words(text)
+            quoting += [rule.id for at in range(len(ours) - 6) if tuple(ours[at : at + 7]) in theirs]
+    assert quoting == []
+
+
+def test_what_may_be_overridden_is_a_list_with_reasons() -> None:
+    assert {rule.id for rule in SGLANG.rules if rule.hole} == set(HOLES)
+    assert {rule.id for rule in SGLANG.rules if rule.overridable and not rule.hole} == set(BEYOND_THE_FLAGS)
+
+
+def breaking(rule: str) -> list[RuleExample]:
+    return [example for example in rule_examples() if example.rule == rule and example.speaks]
+
+
+@pytest.mark.parametrize("rule", sorted(HOLES))
+def test_a_hole_is_a_warning_where_the_engine_was_seen_to_accept(rule: str) -> None:
+    seen = 0
+    for row in (*rows(VERDICTS), *rows(BOUNDARIES)):
+        if not row["accepted"] or row.get("config"):
+            continue
+        judgement = validate_command_line(VERSION, row["platform"], row["argv"], row["env"])
+        found = [finding for finding in judgement.findings if finding.rule == rule]
+        assert judgement.accepted
+        assert all(finding.severity == "warning" for finding in found)
+        seen += bool(found)
+    assert seen
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "widths-positive": {"args": {"ep-size": 0}},
+    "memory-share-range": {"args": {"mem-fraction-static": 1.0}},
+    "decoder-replay-cp": {"decoderReplay": "On", "args": {"attn-cp-size": 2}},
+    "decoder-replay-dcp": {"decoderReplay": "On", "args": {"dcp-size": 2}},
+    "decoder-replay-hidden-states": {"decoderReplay": "On", "args": {"enable-return-hidden-states": True}},
+    "decoder-replay-pd-rocm": {"decoderReplay": "On"},
+    "encoder-replay-prefill-cp": {
+        "encoderReplay": True,
+        "args": {"enable-prefill-cp": True, "cp-strategy": "interleave"},
+    },
+}
+
+
+def spec_with(rule: str) -> dict[str, Any]:
+    base = next(example.document for example in rule_examples() if example.document is not None)
+    document = copy.deepcopy(base)
+    if rule.endswith("rocm"):
+        document["spec"]["engine"]["platform"] = "hip-gfx950"
+    prefill = document["spec"]["roles"]["prefill"]
+    changes = dict(SPECS[rule])
+    prefill["args"] |= changes.pop("args", {})
+    prefill.update(changes)
+    return document
+
+
+@pytest.mark.parametrize("rule", sorted(HOLES))
+def test_a_hole_refuses_a_spec_until_it_is_acknowledged(rule: str) -> None:
+    document = spec_with(rule)
+    assert rule in {finding.rule for finding in validate(document).errors}
+    document["spec"]["engine"]["acknowledge"] = [rule]
+    (found,) = (finding for finding in validate(document).findings if finding.rule == rule)
+    assert found.severity == "warning"
+    assert found.acknowledged
+
+
+def functions() -> dict[str, set[str]]:
+    """The engine's functions by module, as recorded."""
+    lines = [line for line in FUNCTIONS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return {module: set(names.split()) for module, _, names in (line.partition(": ") for line in lines)}
+
+
+def test_deciding_functions_are_the_engines() -> None:
+    known = functions()
+    deciding = {function(rule.decided_by) for rule in SGLANG.rules if rule.decided_by}
+    assert [name for name in sorted(deciding) if name.split(".")[1] not in known.get(name.split(".")[0], ())] == []
+
+
+@pytest.mark.nightly
+def test_the_recorded_functions_are_those_of_the_installed_engine() -> None:
+    environment.interpreter()
+    (package,) = environment.folder().glob("lib/python*/site-packages/sglang")
+    found: dict[str, set[str]] = {module: set() for module in functions()}
+    for path in package.rglob("*.py"):
+        module = path.parent.name if path.stem == "__init__" else path.stem
+        if module in found:
+            tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            found[module] |= {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert found == functions()
+
+
+def test_examples_come_from_the_table() -> None:
+    unknown = {example.rule for example in rule_examples()} - {rule.id for rule in SGLANG.rules}
+    assert unknown == set()
+    assert len({example.name for example in rule_examples()}) == len(rule_examples())
+
+
+@pytest.mark.parametrize("example", rule_examples(), ids=lambda example: example.name)
+def test_example(example: RuleExample) -> None:
+    if example.document is None:
+        judgement = validate_command_line(example.version, example.platform, example.argv, example.env)
+    else:
+        judgement = validate(example.document)
+    told = "\n".join(map(str, judgement.findings)) or "(nothing)"
+    assert (example.rule in {finding.rule for finding in judgement.findings}) == example.speaks, told
+    assert "structure" not in {finding.rule for finding in judgement.findings}, told
+
+
+def test_recorded_lines_are_json_with_sorted_ids() -> None:
+    ids = [json.loads(row)["id"] for row in BOUNDARIES.read_text(encoding="utf-8").splitlines()]
+    assert ids == sorted(set(ids))
