@@ -31,7 +31,7 @@ def test_a_bad_file_is_refused_with_every_finding_and_its_line(epd: Epd, write: 
     assert (answer.status, answer.err) == (1, "")
     assert "error[structure] must be a valid integer\n   --> deploy.yaml:14:7\n" in answer.out
     assert (
-        "    14 |       replicas: two\n       |       ^^^^^^^^^^^^^ spec.roles.prefill.replicas = two\n" in answer.out
+        "    14 |       replicas: two\n       |       ^^^^^^^^^^^^^ spec.roles.prefill.replicas = 'two'\n" in answer.out
     )
     assert "error[flag-unknown] prefill: " in answer.out
     assert "17 |         chunkd-prefill-size: 8192\n" in answer.out

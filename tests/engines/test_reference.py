@@ -67,15 +67,21 @@ def test_a_plain_spec_has_no_faults() -> None:
             {"--page-size": 64},
             ("spec.roles.prefill.args.--page-size = 64: is not the full name of the flag: write page-size"),
         ),
-        ({"page-size": "64"}, "spec.roles.prefill.args.page-size = 64: must be a whole number: correct the value"),
-        ({"page-size": True}, "spec.roles.prefill.args.page-size = true: must be a whole number: correct the value"),
-        ({"context-length": 1}, "spec.roles.prefill.args.context-length = 1: must be at least 16: correct the value"),
+        (
+            {"page-size": "64"},
+            "spec.roles.prefill.args.page-size = '64': must be a whole number: write 64 without quotes",
+        ),
+        (
+            {"page-size": True},
+            "spec.roles.prefill.args.page-size = true: must be a whole number: write a whole number without quotes",
+        ),
+        ({"context-length": 1}, "spec.roles.prefill.args.context-length = 1: must be at least 16: write 16 or more"),
         ({"port": 1}, "spec.roles.prefill.args.port = 1: belongs to the operator: remove it; it is always 30000"),
         (
             {"served-model-name": "x"},
             (
                 "spec.roles.prefill.args.served-model-name = x: "
-                "belongs to the operator: remove it; spec.model.servedName sets it"
+                "belongs to the operator: remove it; set spec.model.servedName instead"
             ),
         ),
     ],
@@ -106,8 +112,8 @@ def test_identity_flags_must_agree_as_they_resolve() -> None:
 def test_a_value_that_is_wrong_by_itself_is_told_once() -> None:
     found = faults({"prefill": {"args": {"page-size": [1, 2], "seed": "abc"}}, "decode": {"args": {"seed": 3}}})
     assert found == [
-        "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: correct the value",
-        "spec.roles.prefill.args.seed = abc: must be a whole number: correct the value",
+        "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: give one value, without brackets",
+        "spec.roles.prefill.args.seed = 'abc': must be a whole number: write a whole number without quotes",
     ]
 
 

@@ -5,6 +5,8 @@ yields nothing but its role and id; the words of a rule stand once, in a small n
 fills them in. The notation: parts are separated by line breaks. A part that begins with `@` is a side: alternatives
 separated by `|`, then `~` and the effective value, if any. A part that begins with `~` is a value. A side is a flag
 `p.tp-size`, a variable `p$NAME`, or a field `p/nodes`; the letter is a role, `_` the role that broke the rule.
+A part that begins with `&` is a quantity that no field sets by itself: what settles it as in a side, `~`, its value,
+`~` and its name.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import string
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines.cel import Program, quoted, shown
-from epd_operator.engines.expression import At, Circumstance, Declared, Expr, Leaf, Named, leaves_of
+from epd_operator.engines.expression import At, Circumstance, Declared, Expr, Leaf, Named
+from epd_operator.engines.side import resolved_from, settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +29,9 @@ _GROUP: Final = 100
 """Rules whose words are in one map: an expression has at most 100,000 characters."""
 _SPEC: Final = "s"
 """Letter of what belongs to no role."""
+_ALONE: Final = quoted("~")
+"""Stands for the value of what is there without a value worth showing."""
+_IS_SIDE: Final = "part.startsWith('@') || part.startsWith('&')"
 _SPELLED: Final = "(type(it) == list ? '[' + it.map(item, string(item)).join(', ') + ']' : string(it))"
 
 
@@ -53,15 +59,21 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
         f"part.split('~')[0].substring(1).split('|').map(it, [{places}[{letter}] + {place}, string({value})])"
     )
     effective = f"(part.contains('~') ? [part.split('~')[1]].map(it, {values}[{letter}][it.substring(1)])[0] : '')"
+    derived = (
+        "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '').map(it, it[0] + (it[1] == '~' ? '' : ' = ' + it[1]))"
+        f".join(', ') : w[0][0] + ' not set') + [{effective}].map(it, it == '' ? '' : "
+        "', so ' + part.split('~')[2] + ' = ' + it)[0]"
+    )
     first = "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '')[0] : w[0])"
     spelled = (
         f"[[dyn({effective}), dyn({first})]].map(it, it[1][0] + (it[1][1] == '' ? "
-        "' not set' + (it[0] == '' ? '' : ', so ' + it[0]) : ' = ' + it[1][1] + "
+        "' not set' + (it[0] == '' ? '' : ', so ' + it[0]) : it[1][1] == '~' ? '' : ' = ' + it[1][1] + "
         "(it[0] == '' || it[0] == it[1][1] ? '' : ', which becomes ' + it[0])))[0]"
     )
-    sides = f"parts.filter(part, part.startsWith('@')).map(part, [{alternatives}].map(w, {spelled})[0]).join(', ')"
+    shape = f"part.startsWith('&') ? {derived} : {spelled}"
+    sides = f"parts.filter(part, {_IS_SIDE}).map(part, [{alternatives}].map(w, {shape})[0]).join(', ')"
     text = f"[part].map(it, it.startsWith('~') ? {values}[f.charAt(0)][it.substring(2)] : it)[0]"
-    rest = f"parts.filter(part, !part.startsWith('@')).map(part, {text}).join('')"
+    rest = f"parts.filter(part, !({_IS_SIDE})).map(part, {text}).join('')"
     keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
     words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
     line = f"'[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest}"
@@ -127,19 +139,24 @@ class Wording:
             role, side = side.role, side.body
         if isinstance(side, Circumstance):
             if side.name == "role":
-                return f"@{self._field(_SPEC, f'roles.{role}', quoted(role))}"
+                return f"@{self._field(_SPEC, f'roles.{role}', _ALONE)}"
             return f"@{self._field(_SPEC, 'engine.platform', 'variables.platform')}"
         if isinstance(side, Declared):
-            present = f"{self._program.text(self._folder.fold(side, role).expr)} ? 'present' : ''"
+            present = f"{self._program.text(self._folder.fold(side, role).expr)} ? {_ALONE} : ''"
             return f"@{self._field(_SPEC, f'roles.{side.role}', present)}"
-        leaves = side.settles if isinstance(side, Named) else tuple(leaves_of(side))
+        leaves = settling(side)
         pieces = "|".join(dict.fromkeys(self._alternative(leaf, role, judged) for leaf in leaves))
         if not leaves:
             pieces = self._field(_SPEC, side.name.replace("_", "-") if isinstance(side, Named) else "value", "''")
         if isinstance(side, Leaf):
             return f"@{pieces}"
         name = side.name if isinstance(side, Named) else f"value {id(side)}"
-        return f"@{pieces}~{self._value(side, role, judged, name, '')}"
+        value = self._value(side, role, judged, name, "")
+        own = resolved_from(side)
+        if own is not None:
+            return f"@{self._alternative(own, role, judged)}~{value}"
+        shown_as = name.replace("_", "-") if isinstance(side, Named) else "the value"
+        return f"&{pieces}~{value}~{shown_as}"
 
     def _alternative(self, leaf: Leaf, role: str, judged: str) -> str:
         place = self._place(role, leaf)
@@ -150,7 +167,7 @@ class Wording:
         if leaf.source == "env":
             return f"{letter}${leaf.name}"
         if place == below.removesuffix("."):
-            return self._field(_SPEC, f"roles.{role}", quoted(role))
+            return self._field(_SPEC, f"roles.{role}", _ALONE)
         raw = Leaf("spec", place.removeprefix("spec."), leaf.kind) if leaf.source == "flag" else leaf
         text = self._spelled(self._folder.fold(raw, role).expr, "")
         if place.startswith(below):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import string
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Final
@@ -58,7 +58,10 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "flag-of-another-version": ("`args` holds another version's spelling of a flag; a warning under `Nearest`", "yes"),
     "flag-owned": ("`args` holds a flag that the operator sets from a field", "yes"),
     "flag-value": ("a flag's value is of the wrong type, out of bounds, or not one of the choices", ""),
-    "acknowledge-unknown": ("`acknowledge` names no rule, or one that is not overridable", "yes"),
+    "acknowledge-unknown": (
+        "`acknowledge` names a rule that is not overridable; a warning where no rule has the id, as advisories change",
+        "yes",
+    ),
 }
 
 
@@ -141,7 +144,11 @@ def _seen(rule: Rule, unseen: Mapping[str, str]) -> str:
 
 def _words(text: str) -> str:
     """A template as prose: computed values by their names."""
-    return re.sub(r"\{(\w+)\}", lambda match: f"*{match[1].replace('_', ' ')}*", text).replace("|", "\\|")
+    parts = (
+        plain + ("" if name is None else f"*{name.replace('_', ' ')}*")
+        for plain, name, _spec, _conversion in string.Formatter().parse(text)
+    )
+    return "".join(parts).replace("|", "\\|")
 
 
 def _built_in(unseen: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from epd_operator.engines.cel import NULL, Program, literal, quoted
 from epd_operator.engines.expression import FALSE, Const, Expr, Leaf, Since, declared
 from epd_operator.engines.fold import Blind, Folder
 from epd_operator.engines.judgement import SPEC_ROLES
+from epd_operator.engines.rule import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -228,14 +229,13 @@ def _catalogues(ruleset: Ruleset, role: str) -> dict[str, str]:
 
 
 def _acknowledged(program: Program, ruleset: Ruleset) -> str:
-    overridable = sorted({rule.id for rule in ruleset.rules if rule.overridable})
-    fix = quoted(
-        f": is no rule that can be overridden: remove it; rules that can be: {', '.join(overridable) or 'none'}"
-    )
+    overridable = {rule.id for rule in ruleset.rules if rule.overridable}
+    # An id that no rule has may be an advisory's, which no policy knows of.
+    fixed = sorted({*BUILT_IN, *(rule.id for rule in ruleset.rules)} - overridable)
     return program.define(
         "acknowledge",
-        f"variables.acknowledged.filter(rule, !(rule in {literal(overridable)}))"
-        f".map(rule, '[acknowledge-unknown] spec.engine.acknowledge = ' + rule + {fix})",
+        f"variables.acknowledged.filter(rule, rule in {literal(fixed)})"
+        ".map(rule, '[acknowledge-unknown] spec.engine.acknowledge = ' + rule + ': cannot be overridden: remove it')",
     )
 
 

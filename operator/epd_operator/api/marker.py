@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
@@ -21,11 +21,13 @@ class Rule:
         cel: the expression for the API server; `self` is the value the rule stands on.
         message: names the field and the way out; both the API server and `parse` show it.
         holds: the same rule over the raw value; None for a transition rule, which needs the stored object.
+        culprits: the parts of a value that breaks the rule which are to blame; None when it is to blame as a whole.
     """
 
     cel: str
     message: str
     holds: Callable[[Any], bool] | None = None
+    culprits: Callable[[Any], Iterable[str]] | None = None
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Append the rule to the field's schema."""

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from epd_operator.api.deployment import DeepSeekV41Deployment
 from epd_operator.api.fault import Fault, SpecError
 from epd_operator.api.marker import Rule
+from epd_operator.api.phrase import REQUIRED, of_pattern, of_type
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -49,7 +50,9 @@ def broken_rules(document: Mapping[str, Any]) -> Iterator[Fault]:
         except (AttributeError, IndexError, KeyError, TypeError):
             continue  # the shape is wrong, which pydantic reports with a better message
         if not kept:
-            yield Fault(path, value if isinstance(value, str) else None, rule.message)
+            culprits = [f"{path}.{part}" for part in rule.culprits(value)] if rule.culprits is not None else [path]
+            for place in culprits:
+                yield Fault(place, value if isinstance(value, str) else None, rule.message)
 
 
 def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[str, Rule, Any]]:
@@ -93,7 +96,7 @@ def _faults(details: Sequence[ErrorDetails]) -> Iterator[Fault]:
         value = None if isinstance(detail["input"], Mapping | list) else detail["input"]
         match detail["type"]:
             case "missing":
-                yield Fault(field, None, "is required: add it")
+                yield Fault(field, None, f"{REQUIRED}: add it")
             case "extra_forbidden":
                 near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
@@ -101,9 +104,9 @@ def _faults(details: Sequence[ErrorDetails]) -> Iterator[Fault]:
             case "literal_error":
                 yield Fault(field, value, f"must be one of {detail['ctx']['expected'].replace(' or ', ', ')}")
             case "string_pattern_mismatch":
-                yield Fault(field, value, f"must match {detail['ctx']['pattern']}")
-            case _:
-                yield Fault(field, value, _sentence(detail["msg"]))
+                yield Fault(field, value, of_pattern(detail["ctx"]["pattern"], value))
+            case other:
+                yield Fault(field, value, of_type(other, value) or _sentence(detail["msg"]))
 
 
 def _sentence(message: str) -> str:

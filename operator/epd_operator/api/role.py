@@ -77,6 +77,7 @@ class Role(Base):
             "!has(self.env) || !has(self.secretEnv) || self.env.all(name, !(name in self.secretEnv))",
             "a variable stands in env or in secretEnv, not in both: remove one",
             lambda role: not set(role.get("env", {})) & set(role.get("secretEnv", {})),
+            lambda role: [f"secretEnv.{name}" for name in sorted(set(role["env"]) & set(role["secretEnv"]))],
         ),
     )
 

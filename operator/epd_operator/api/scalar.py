@@ -46,7 +46,7 @@ def _argument(value: Any) -> Any:
         return value
     if isinstance(value, list) and all(isinstance(item, str | bool | int | float) for item in value):
         return value
-    raise ValueError("must be a string, a number, true, false, or a list of these")
+    raise ValueError("must be a string, a number, true, false, or a list of these: write an object as a string of JSON")
 
 
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=253)]

@@ -23,6 +23,7 @@ from epd_operator.engines.flag import (
     Unreadable,
     Value,
 )
+from epd_operator.engines.remedy import remedy_of_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -254,10 +255,11 @@ class _Reader:
 
     def _read(self, spec: FlagSpec, values: Sequence[str]) -> None:
         if "--" in values:  # Only an equals sign can bring it here, and argparse then loses it.
-            self._fault("flag-value", spec.name, "--", "must not be two dashes", "correct the value")
+            self._fault("flag-value", spec.name, "--", "must not be two dashes", "write another value")
             return
+        read: list[Scalar | None] = []
         try:
-            read = [spec.read(value) for value in values]
+            read.extend(spec.read(value) for value in values)
         except Unreadable as unreadable:
             # The engine's own type looks for a retired back end only; other unknown ones fail the choices.
             own = spec.type != "graph-backend" or REMOVED_BACKEND in values
@@ -267,7 +269,7 @@ class _Reader:
                 spec.name,
                 " ".join(values),
                 f"must be {unreadable}",
-                "correct the value",
+                remedy_of_word(spec, values[len(read)]),
                 decided_by=decided_by,
             )
             return

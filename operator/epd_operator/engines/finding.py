@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
@@ -17,22 +17,36 @@ if TYPE_CHECKING:
 class Side:
     """One part of a clash.
 
+    A value that an engine computes is shown in one of two ways. Where it is what the engine makes of the very flag that
+    is shown, it stands behind that flag: `page-size = 1, which becomes 256`. Where it is another quantity, everything
+    written that settles it comes first, each as a side of its own, and then a `derived` side with its name:
+    `tp-size = 8, enable-prefill-cp = true, so attn-tp-size = 1`.
+
     Attributes:
-        field: where a user changes it: a path in the spec, or a flag of a command line.
-        written: what stands there; None when nothing does.
-        effective: what the engine makes of it; None when that is the same.
+        field: where a user changes it: a path in the spec, or a flag of a command line; the name of a derived quantity.
+        written: what stands there; None when nothing does, or nothing that has a value worth showing.
+        effective: what the engine makes of it; None when that is the same as what is written.
+        form: `value` shows what is written or that nothing is; `quoted` does so with strings in quotes, for faults of
+            type; `alone` is for what is there without a value, such as
+            an object or a flag that lacks one; `derived` is a quantity that no field sets by itself.
     """
 
     field: str
     written: Any = None
     effective: Any = None
+    form: Literal["value", "quoted", "alone", "derived"] = "value"
 
     @override
     def __str__(self) -> str:
-        effective = "" if self.effective is None or self.effective == self.written else plain(self.effective)
+        effective = "" if self.effective is None else plain(self.effective)
+        if self.form == "derived":
+            return f"so {self.field} = {effective}"
+        if self.form == "alone":
+            return self.field
         if self.written is None:
             return f"{self.field} not set" + (f", so {effective}" if effective else "")
-        return f"{self.field} = {plain(self.written)}" + (f", which becomes {effective}" if effective else "")
+        written = plain(self.written, quote=self.form == "quoted")
+        return f"{self.field} = {written}" + (f", which becomes {effective}" if effective else "")
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,8 @@ class Finding:
         shown = ", ".join(str(side) for side in self.sides)
         judged = f" ({self.version} on {self.platform}{', inferred' if self.inferred else ''})" if self.version else ""
         override = f"; or add {self.rule} to spec.engine.acknowledge" if self.may_acknowledge else ""
-        return f"[{self.rule}] {shown}: {self.says}: {self.fix}{override}{judged}"
+        way_out = f": {self.fix}{override}" if self.fix else override
+        return f"[{self.rule}] {shown}: {self.says}{way_out}{judged}"
 
     @property
     def may_acknowledge(self) -> bool:
@@ -102,14 +117,14 @@ class Finding:
         }
 
 
-def plain(value: Any) -> str:
-    """A value as YAML spells it, cut to a readable length."""
+def plain(value: Any, *, quote: bool = False) -> str:
+    """A value as YAML spells it, cut to a readable length, with strings in quotes where that matters."""
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, list | tuple):
-        text = f"[{', '.join(plain(item) for item in value)}]"
+        text = f"[{', '.join(plain(item, quote=quote) for item in value)}]"
     else:
-        text = str(value)
+        text = f"'{value}'" if quote and isinstance(value, str) else "null" if quote and value is None else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

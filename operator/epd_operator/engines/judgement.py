@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from epd_operator.api import names
 from epd_operator.engines import commandline, version
 from epd_operator.engines.advisory import advise
-from epd_operator.engines.expression import At, Circumstance, Declared, Leaf, Named, leaves_of
+from epd_operator.engines.bench import Bench
+from epd_operator.engines.expression import leaves_of
 from epd_operator.engines.finding import Finding, Side, plain
 from epd_operator.engines.process import Process, mapping, read
+from epd_operator.engines.remedy import remedy
+from epd_operator.engines.rule import BUILT_IN
+from epd_operator.engines.side import rests_on_a_fault, sides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from epd_operator.engines.advisory import Advisory
-    from epd_operator.engines.expression import Expr, Value
-    from epd_operator.engines.flag import Catalogue
-    from epd_operator.engines.rule import Rule
+    from epd_operator.engines.commandline import ParseFault
+    from epd_operator.engines.expression import Value
+    from epd_operator.engines.flag import Catalogue, FlagSpec
+    from epd_operator.engines.rule import Rule, Severity
     from epd_operator.engines.ruleset import Ruleset
 
+__all__ = ["SPEC_ROLES", "Bench", "Judgement", "judge_command_line", "judge_process", "judge_spec"]
+
 SPEC_ROLES: Final = ("encode", "prefill", "decode")
+_LENIENT: Final = ("flag-of-another-version", "flag-unknown")
+"""What a version without rules of its own may well take."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,14 @@ class Judgement:
         findings: everything found, errors first.
         version: the version whose rules were applied.
         approximate: the version asked for has no rules of its own.
+        asked: the version asked for; empty when no rules were applied.
         resolved: by role, what the engine makes of its flags; names are the engine's own where it has one.
     """
 
     findings: tuple[Finding, ...]
     version: str = ""
     approximate: bool = False
+    asked: str = ""
     resolved: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
 
     @property
@@ -50,35 +62,6 @@ class Judgement:
     def errors(self) -> tuple[Finding, ...]:
         """What refuses it."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What is the same for all rules of one judgement.
-
-    Attributes:
-        bare: a bare command line is judged, on which nothing can be acknowledged.
-        lenient: unknown flags are warned of, not refused.
-        acknowledged: rule ids that the user takes responsibility for.
-        advisories: what is known of single builds.
-    """
-
-    ruleset: Ruleset
-    version: str
-    platform: str
-    bare: bool = False
-    lenient: bool = False
-    acknowledged: frozenset[str] = frozenset()
-    advisories: tuple[Advisory, ...] = ()
-
-    def catalogue(self, role: str) -> Catalogue:
-        """The flags of a role."""
-        return self.ruleset.catalogue(self.version, role)
-
-    @property
-    def flags_source(self) -> str:
-        """Where the flags can be read up."""
-        return f"{self.ruleset.engine_type} {self.version}, its argument parser"
 
 
 def judge_command_line(
@@ -96,9 +79,9 @@ def judge_command_line(
     broken = [
         Finding(
             fault.rule,
-            "error",
+            "warning" if bench.lenient and fault.rule in _LENIENT else "error",
             parsed.role,
-            (Side(f"--{fault.flag}" if fault.flag else "command line", fault.value),),
+            (_faulty_word(fault),),
             fault.message,
             fault.fix,
             version=bench.version,
@@ -109,9 +92,25 @@ def judge_command_line(
         for fault in parsed.faults
     ]
     facts = bench.ruleset.checkpoint if checkpoint is None else checkpoint
-    process = Process(parsed.role, bench.platform, bench.ruleset.rank(bench.version), parsed.args, env, facts)
+    process = Process(
+        parsed.role,
+        bench.platform,
+        bench.ruleset.rank(bench.version),
+        parsed.args,
+        env,
+        facts,
+        dropped=frozenset(fault.flag for fault in parsed.faults if fault.rule == "flag-value") - frozenset(parsed.args),
+    )
     findings = [*broken, *judge_process(bench, process)]
     return _judgement(bench, findings, {parsed.role: process})
+
+
+def _faulty_word(fault: ParseFault) -> Side:
+    """A flag that was given, with the value at fault if it has one."""
+    if not fault.flag:
+        return Side("command line", fault.value)
+    dashes = "-" if len(fault.flag) == 1 else "--"
+    return Side(f"{dashes}{fault.flag}", fault.value, form="alone" if fault.value is None else "value")
 
 
 def judge_spec(
@@ -119,6 +118,7 @@ def judge_spec(
     resolved: version.Resolved,
     document: Mapping[str, Any],
     advisories: tuple[Advisory, ...] = (),
+    refused: frozenset[str] = frozenset(),
 ) -> Judgement:
     """Judge a spec; what has the wrong type in it counts as absent.
 
@@ -127,6 +127,7 @@ def judge_spec(
         resolved: the version whose rules apply.
         document: the whole object as the user wrote it.
         advisories: what is known of single builds.
+        refused: fields that the schema refuses.
     """
     spec = mapping(document.get("spec"))
     engine = mapping(spec.get("engine"))
@@ -136,8 +137,9 @@ def judge_spec(
         resolved.version,
         engine.get("platform") or ruleset.default_platform,
         lenient=engine.get("versionPolicy") == "Nearest",
-        acknowledged=frozenset(map(str, acknowledged)) if isinstance(acknowledged, list) else frozenset(),
+        acknowledged=tuple(map(str, acknowledged)) if isinstance(acknowledged, list) else (),
         advisories=advisories,
+        refused=refused,
     )
     processes: dict[str, Process] = {}
     findings: list[Finding] = []
@@ -164,37 +166,35 @@ def judge_spec(
     for process in processes.values():
         findings += judge_process(bench, process)
         findings += advise(
-            advisories, str(engine.get("version")), process, bench.catalogue(process.role), bench.acknowledged
+            advisories,
+            str(engine.get("version")),
+            process,
+            bench.catalogue(process.role),
+            frozenset(bench.acknowledged),
         )
     if processes:
         findings += _across(bench, next(iter(processes.values())))
-    findings += _acknowledgements(bench)
-    return replace(_judgement(bench, findings, processes), approximate=resolved.approximate)
+    findings += _acknowledgements(bench, findings)
+    return replace(
+        _judgement(bench, findings, processes), approximate=resolved.approximate, asked=str(engine.get("version"))
+    )
 
 
 def judge_process(bench: Bench, process: Process) -> Iterator[Finding]:
     """Everything that the rules for a process find."""
     for rule in bench.ruleset.rules_of(bench.version):
-        if process.role in rule.roles and rule.when.value(process) and not _rests_on_a_fault(rule, process):
+        if process.role in rule.roles and rule.when.value(process) and not _on_a_fault(bench, rule, process):
             yield _finding(bench, rule, process, process.role)
 
 
 def _across(bench: Bench, process: Process) -> Iterator[Finding]:
     for rule in bench.ruleset.rules_of(bench.version):
-        if not rule.roles and rule.when.value(process) and not _rests_on_a_fault(rule, process):
+        if not rule.roles and rule.when.value(process) and not _on_a_fault(bench, rule, process):
             yield _finding(bench, rule, process, "")
 
 
-def _rests_on_a_fault(rule: Rule, process: Process) -> bool:
-    """Whether a side is a flag whose value is wrong by itself: that is told once, and not as a clash as well."""
-    for side in rule.sides:
-        place = process
-        while isinstance(side, At):
-            place, side = place.at(side.role), side.body  # noqa: PLW2901 - peeled, not replaced
-        leaves = side.settles if isinstance(side, Named) else leaves_of(side)
-        if any(leaf.source == "flag" and leaf.name in place.dropped for leaf in leaves):
-            return True
-    return False
+def _on_a_fault(bench: Bench, rule: Rule, process: Process) -> bool:
+    return rests_on_a_fault(bench, (rule.when, *rule.sides), rule.sides, process)
 
 
 def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
@@ -205,7 +205,7 @@ def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
         rule=rule.id,
         severity="warning" if excused else rule.severity,
         role=role,
-        sides=tuple(_sides(bench, rule.sides, process)),
+        sides=sides(bench, rule.sides, process),
         says=rule.says.format(**shown),
         fix=rule.fix.format(**shown),
         version=bench.version,
@@ -218,69 +218,6 @@ def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
     )
 
 
-def _sides(bench: Bench, sides: Iterable[Expr], process: Process) -> Iterator[Side]:
-    for side in sides:
-        place = process
-        bare = side
-        while isinstance(bare, At):
-            place, bare = place.at(bare.role), bare.body
-        yield _side(bench, bare, place)
-
-
-def _side(bench: Bench, side: Expr, process: Process) -> Side:
-    """Where a value comes from: the first thing that is given among those which settle it."""
-    if isinstance(side, Circumstance):
-        return _circumstance(bench, side, process)
-    if isinstance(side, Declared):
-        return Side(f"spec.roles.{side.role}", "present" if process.declares(side.role) else None)
-    leaves = side.settles if isinstance(side, Named) else leaves_of(side)
-    if not leaves:
-        return Side(side.name.replace("_", "-") if isinstance(side, Named) else "value", None, side.value(process))
-    leaf = next((leaf for leaf in leaves if _written(bench, leaf, process) is not None), leaves[0])
-    effective = None if isinstance(side, Leaf) else side.value(process)
-    return Side(_place(bench, leaf, process), _written(bench, leaf, process), effective)
-
-
-def _circumstance(bench: Bench, side: Circumstance, process: Process) -> Side:
-    if side.name == "platform":
-        return Side("--platform" if bench.bare else "spec.engine.platform", process.platform)
-    return Side("role" if bench.bare else f"spec.roles.{process.role}", process.role)
-
-
-def _place(bench: Bench, leaf: Leaf, process: Process) -> str:
-    if leaf.source == "flag":
-        return _flag_place(bench, leaf.name, process)
-    if leaf.source == "spec":
-        return leaf.name if leaf.name.startswith("metadata.") else f"spec.{leaf.name}"
-    if leaf.source == "model":
-        return f"the checkpoint's {leaf.name}"
-    role = f"spec.roles.{process.role}"
-    return f"{role}.{leaf.name}" if leaf.source == "field" else leaf.name if bench.bare else f"{role}.env.{leaf.name}"
-
-
-def _flag_place(bench: Bench, name: str, process: Process) -> str:
-    if bench.bare:
-        return f"--{name}"
-    spec = bench.catalogue(process.role).find(name)
-    if spec is None or spec.owner is None:
-        return f"spec.roles.{process.role}.args.{name}"
-    owner = spec.owner.split()[0].replace("<role>", process.role)
-    return owner if owner.startswith("spec.") else f"spec.roles.{process.role}"
-
-
-def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
-    if leaf.source == "flag" and leaf.name in process.owned:
-        place = _place(bench, leaf, process)
-        if place.startswith("spec."):
-            found: Value = read(process.document, place.removeprefix("spec."))
-            return leaf.value(process) if isinstance(found, Mapping) else found
-    return (
-        process.field(leaf.name)
-        if leaf.source == "field"
-        else (process.spec(leaf.name) if leaf.source == "spec" else leaf.value(process))
-    )
-
-
 def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[str, Value], list[Finding]]:
     """The flags with values of the right type, and a finding for each of the others."""
     catalogue = bench.catalogue(role)
@@ -288,12 +225,13 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
     findings = []
 
     def refuse(rule: str, name: str, says: str, fix: str, *, lenient: bool = False) -> None:
+        form: Literal["value", "quoted"] = "quoted" if rule == "flag-value" else "value"
         findings.append(
             Finding(
                 rule,
                 "warning" if lenient else "error",
                 role,
-                (Side(f"spec.roles.{role}.args.{name}", args[name]),),
+                (Side(f"spec.roles.{role}.args.{name}", args[name], form=form),),
                 says,
                 fix,
                 version=bench.version,
@@ -305,27 +243,60 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
     for name, value in args.items():
         spec = catalogue.find(name)
         if spec is None:
-            says, fix = catalogue.advise(name)
+            says, fix = _unknown(bench, catalogue, name, role)
             removed = name in catalogue.removed
             refuse("flag-of-another-version" if removed else "flag-unknown", name, says, fix, lenient=bench.lenient)
         elif spec.owner is not None:
-            refuse("flag-owned", name, "belongs to the operator", f"remove it; {_setter(spec.owner, role)}")
+            refuse("flag-owned", name, "belongs to the operator", f"remove it; {_setter(bench, spec, role)}")
         elif (fault := spec.fault(value)) is not None:
-            refuse("flag-value", name, fault, "correct the value")
+            refuse("flag-value", name, fault, remedy(spec, value))
         else:
             kept[name] = spec.normal(value)
     return kept, findings
 
 
-def _setter(owner: str, role: str) -> str:
-    owner = owner.replace("<role>", role)
-    return f"{owner} sets it" if owner.startswith("spec.") else owner
+def _unknown(bench: Bench, catalogue: Catalogue, name: str, role: str) -> tuple[str, str]:
+    """What is wrong with a flag that does not exist, and a way out that leads to no flag of the operator's."""
+    says, fix = catalogue.advise(name)
+    if name in catalogue.removed:
+        return says, fix
+    bare = name.removeprefix("no-")
+    near = catalogue.find(catalogue.canonical(bare) or catalogue.nearest(bare) or "")
+    if near is None:
+        return says, fix
+    exact = near.name == catalogue.canonical(bare)
+    if exact and bare != name and near.switch:
+        says = f"is {near.name} turned off, which args say by a value"
+        if near.owner is None:
+            return says, f"write {near.name}: false"
+        return says, f"remove it; {_setter(bench, near, role, off=True)}"
+    if near.owner is not None:
+        start = f"remove it: {near.name} belongs to the operator" if exact else f"if you mean {near.name}, remove it"
+        return says, f"{start}; {_setter(bench, near, role)}"
+    return says, fix
+
+
+def _setter(bench: Bench, spec: FlagSpec, role: str, *, off: bool = False) -> str:
+    """What a user does instead of giving a flag that belongs to the operator."""
+    owner = (spec.owner or "").replace("<role>", role)
+    if not owner.startswith("spec."):
+        return owner
+    if owner.count(".") == 2 and owner.startswith("spec.roles."):
+        return f"it belongs to {owner}"
+    if not off:
+        return f"set {owner} instead"
+    sets = bench.ruleset.owned.get(spec.name)
+    words = sets is not None and any(leaf.kind == "str" for leaf in leaves_of(sets))
+    return f"set {owner} to " + ('"Off"' if words else "false")
 
 
 def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:
+    nodes = declared.get("nodes")
+    in_group = isinstance(nodes, int) and nodes > 1
+    owned = bench.ruleset.environment | (bench.ruleset.group_environment if in_group else frozenset())
     for part in ("env", "secretEnv"):
         for name in mapping(declared.get(part)):
-            if name in bench.ruleset.environment:
+            if name in owned:
                 yield Finding(
                     "variable-owned",
                     "error",
@@ -348,21 +319,26 @@ def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> It
             )
 
 
-def _acknowledgements(bench: Bench) -> Iterator[Finding]:
-    known = {rule.id: rule for rule in bench.ruleset.rules}
-    for rule_id in sorted(bench.acknowledged - {advisory.id for advisory in bench.advisories}):
-        rule = known.get(rule_id)
-        if rule is None or not rule.overridable:
-            overridable = ", ".join(sorted(rule.id for rule in known.values() if rule.overridable))
-            yield Finding(
-                "acknowledge-unknown",
-                "error",
-                "",
-                (Side("spec.engine.acknowledge", rule_id),),
-                "is no rule" if rule is None else "cannot be overridden",
-                f"remove it; rules that can be: {overridable or 'none'}",
-                source="epd",
-            )
+def _acknowledgements(bench: Bench, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What is acknowledged to no effect. Advisories come and go, so an id that nothing has is no reason to refuse."""
+    overridable = {rule.id for rule in bench.ruleset.rules if rule.overridable}
+    known = {advisory.id for advisory in bench.advisories} | overridable
+    fixed = {*BUILT_IN, *(rule.id for rule in bench.ruleset.rules)} - overridable
+    here = sorted({finding.rule for finding in findings if finding.may_acknowledge})
+    for place, rule_id in enumerate(bench.acknowledged):
+        field = f"spec.engine.acknowledge[{place}]"
+        if rule_id in known or field in bench.refused:
+            continue
+        if rule_id in fixed:
+            severity: Severity = "error"
+            instead = f"; what can be acknowledged here: {', '.join(here)}" if here else ""
+            says, fix = "cannot be overridden", f"remove it{instead}"
+        else:
+            near = difflib.get_close_matches(rule_id.lower(), sorted(known), 1)
+            meant = f"did you mean {near[0]}? If not, remove it" if near else "remove it, or leave it for an advisory"
+            severity = "warning"
+            says, fix = "has no effect: no rule and no known advisory has this id", meant
+        yield Finding("acknowledge-unknown", severity, "", (Side(field, rule_id),), says, fix, source="epd")
 
 
 def _judgement(bench: Bench, findings: Sequence[Finding], processes: Mapping[str, Process]) -> Judgement:

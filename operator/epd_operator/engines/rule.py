@@ -15,6 +15,21 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 ROLES: Final = ("encode", "prefill", "decode", "aggregated")
 SERVING: Final = ("prefill", "decode", "aggregated")
+BUILT_IN: Final = (
+    "acknowledge-unknown",
+    "engine-version",
+    "flag-ambiguous",
+    "flag-of-another-version",
+    "flag-owned",
+    "flag-unjudged",
+    "flag-unknown",
+    "flag-value",
+    "flag-without-effect",
+    "structure",
+    "variable-owned",
+    "variable-secret",
+)
+"""Ids of findings that no rule makes; none of them can be overridden."""
 _ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -27,8 +42,8 @@ class Rule:
         when: true when the rule is broken.
         sides: what clashes, at least one; flags, variables, fields, or resolved values. A finding shows what stands
             there and which field set it.
-        says: the rule in words, a clause without subject such as `decoder replay needs ...`; `{name}` stands for a
-            value of `shows`.
+        says: the rule in words, a clause that reads well behind the sides and a colon, such as `decoder replay needs
+            ...` or `is no ...`; `{name}` stands for a value of `shows`.
         fix: the way out, a clause in the imperative.
         source: where it can be read up.
         severity: `error` refuses the spec.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from epd_operator.api import SpecError, parse
+from epd_operator.api.phrase import REQUIRED, TYPES
 from epd_operator.engines import table
 from epd_operator.engines import version as versions
 from epd_operator.engines.finding import Finding, Side
@@ -53,8 +55,9 @@ def validate(
         side = Side("spec.engine.version", written)
         unknown = Finding(VERSION, "error", "", (side,), resolved.message, "", source="epd, list of profiles")
         return Judgement((*structure, unknown))
-    judged = judge_spec(ruleset, resolved, asked, advisories)
-    return Judgement((*structure, *judged.findings), judged.version, judged.approximate, judged.resolved)
+    refused = frozenset(side.field for finding in structure for side in finding.sides if _is_leaf(asked, side.field))
+    judged = judge_spec(ruleset, resolved, asked, advisories, refused)
+    return replace(judged, findings=(*structure, *judged.findings))
 
 
 def validate_command_line(
@@ -64,6 +67,7 @@ def validate_command_line(
     env: Mapping[str, str],
     *,
     config: Mapping[str, Any] | None = None,
+    asked: str = "",
 ) -> Judgement:
     """What an SGLang of this version would say to this command line on that platform.
 
@@ -73,9 +77,13 @@ def validate_command_line(
         argv: the words after the program.
         env: environment variables.
         config: fields of config.json that differ from the released checkpoint's.
+        asked: the version that the user asked for, when these rules only stand in for its own: it may well have flags
+            that they do not know, which are only warned of.
     """
     facts = None if config is None else table.checkpoint(config)
-    return judge_command_line(Bench(table.RULESETS["SGLang"], version, platform, bare=True), argv, env, facts)
+    approximate = asked not in {"", version}
+    bench = Bench(table.RULESETS["SGLang"], version, platform, bare=True, lenient=approximate)
+    return replace(judge_command_line(bench, argv, env, facts), approximate=approximate, asked=asked or version)
 
 
 def _structure(document: Mapping[str, Any]) -> tuple[Finding, ...]:
@@ -87,7 +95,17 @@ def _structure(document: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def _fault(fault: Fault) -> Finding:
-    return Finding(STRUCTURE, "error", "", (Side(fault.field, fault.value),), fault.message, "", source="the CRD")
+    says, _, fix = fault.message.partition(": ")
+    missing = fault.value is None and says == REQUIRED
+    form: Literal["value", "quoted", "alone"] = "value" if missing or fault.value is not None else "alone"
+    if says.startswith(TYPES):
+        form = "quoted"
+    return Finding(STRUCTURE, "error", "", (Side(fault.field, fault.value, form=form),), says, fix, source="the CRD")
+
+
+def _is_leaf(document: Mapping[str, Any], path: str) -> bool:
+    """Whether a fault at this place is about one value; a rule about an object leaves its other fields judged."""
+    return not isinstance(read(document, path), dict)
 
 
 def _overlaid(document: Mapping[str, Any], changes: Mapping[str, str | None]) -> Mapping[str, Any]:
