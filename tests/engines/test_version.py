@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from epd_operator.admission.version import refusals
+from epd_operator.engines import table
 from epd_operator.engines.version import KNOWN, Policy, Refusal, Resolved, rank, release_key, resolve
 
+SGLANG = table.RULESETS["SGLang"]
 BOTH: tuple[Policy, ...] = ("Strict", "Nearest")
 
 
@@ -43,7 +46,7 @@ def test_a_release_before_the_model_is_refused_with_the_minimum(version: str, po
 
 
 @pytest.mark.parametrize("policy", BOTH)
-@pytest.mark.parametrize("version", ["", "latest", "0.5", "dsv41", "0.5.23-cu130", "v", "0.5.23 ", "main"])
+@pytest.mark.parametrize("version", ["", "latest", "5", "0.5.x", "0.5.9999999999999999999", "0.5.\u0662", "dsv41", "0.5.23-cu130", "v", "0.5.23 ", "main"])
 def test_neither_profile_nor_release_is_refused_and_the_known_are_listed(version: str, policy: Policy) -> None:
     refusal = resolve(version, policy)
     assert isinstance(refusal, Refusal)
@@ -65,3 +68,27 @@ def test_releases_sort_as_they_were_made() -> None:
     keys = [release_key(version) for version in order]
     assert None not in keys
     assert keys == sorted(keys, key=lambda key: key or ())
+
+
+@pytest.mark.parametrize("policy", BOTH)
+@pytest.mark.parametrize("version", ["0.5", "0.6", "1.0"])
+def test_a_release_without_its_third_part_is_told_so(version: str, policy: Policy) -> None:
+    refusal = resolve(version, policy)
+    assert isinstance(refusal, Refusal)
+    assert refusal.message.endswith(f'as in "{version}.0"')
+
+
+@pytest.mark.parametrize("policy", BOTH)
+@pytest.mark.parametrize("version", ["0.4.0", "0.6", "v0.5.23", "main", "0.5.24"])
+def test_no_message_names_a_version_twice(version: str, policy: Policy) -> None:
+    refusal = resolve(version, policy)
+    if isinstance(refusal, Refusal):
+        for name in (*KNOWN, version):
+            assert refusal.message.count(f'"{name}"') <= 1
+
+
+def test_python_and_policy_read_as_many_digits() -> None:
+    longest = f"1.0.{'9' * 18}"
+    assert release_key(longest)
+    assert release_key(f"{longest}9") is None
+    assert "[0-9]{1,18}" in refusals(SGLANG)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from epd_operator.engines import table
 from epd_operator.engines.cel import literal, quoted
 from epd_operator.engines.validation import VERSION
-from epd_operator.engines.version import Refusal, release_key
+from epd_operator.engines.version import NUMBER, Refusal, release_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 _ENGINE: Final = "object.spec.engine"
 _WRITTEN: Final = f"{_ENGINE}.version"
-_NUMBER: Final = "[0-9]{1,18}"
-_RELEASE: Final = rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
-_RELEASE_LIKE: Final = rf"^{_RELEASE}((a|b|rc){_NUMBER})?(\.post{_NUMBER})?$"
+_RELEASE: Final = rf"{NUMBER}\.{NUMBER}\.{NUMBER}"
+_RELEASE_LIKE: Final = rf"^{_RELEASE}((a|b|rc){NUMBER})?(\.post{NUMBER})?$"
 _IS_RELEASE: Final = f"{_WRITTEN}.matches({quoted(_RELEASE_LIKE)})"
 _NEAREST: Final = f"has({_ENGINE}.versionPolicy) && {_ENGINE}.versionPolicy == 'Nearest'"
 

@@ -53,7 +53,9 @@ def validate(
     resolved = table.resolve(ruleset, written, policy)
     if isinstance(resolved, versions.Refusal):
         side = Side("spec.engine.version", written)
-        unknown = Finding(VERSION, "error", "", (side,), resolved.message, "", source="epd, list of profiles")
+        # The side says already which field this is about.
+        says, _, fix = resolved.message.removeprefix(f'spec.engine.version "{written}" ').partition(": ")
+        unknown = Finding(VERSION, "error", "", (side,), says, fix, source="epd, list of profiles")
         return Judgement((*structure, unknown))
     refused = frozenset(side.field for finding in structure for side in finding.sides if _is_leaf(asked, side.field))
     judged = judge_spec(ruleset, resolved, asked, advisories, refused)

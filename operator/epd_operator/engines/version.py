@@ -17,7 +17,10 @@ KNOWN: Final[tuple[str, ...]] = ("dsv41-2026-09", "dsv41-37ae292e", "0.5.23")
 
 _RELEASES: Final[tuple[str, ...]] = ("0.5.23",)
 _PRE_RELEASE: Final[dict[str, int]] = {"a": -3, "b": -2, "rc": -1}
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(a|b|rc)(\d+))?(?:\.post(\d+))?")
+NUMBER: Final = "[0-9]{1,18}"
+"""One number of a release: as many digits as every integer type that judges it holds."""
+_RELEASE: Final = re.compile(rf"({NUMBER})\.({NUMBER})\.({NUMBER})(?:(a|b|rc)({NUMBER}))?(?:\.post({NUMBER}))?")
+_SHORT: Final = re.compile(rf"{NUMBER}\.{NUMBER}")
 
 ReleaseKey = tuple[int, int, int, int, int, int]
 
@@ -76,11 +79,14 @@ def resolve(version: str, policy: Policy) -> Resolved | Refusal:
         bare = version[1:]
         if version[:1] in {"v", "V"} and (bare in KNOWN or release_key(bare)):
             return Refusal(f'{start} is not a release number: drop the leading "{version[0]}" and write "{bare}"')
-        return Refusal(f"{start} is neither a known SGLang version nor a release number: use {known}")
+        if _SHORT.fullmatch(version):
+            return Refusal(f'{start} is only the beginning of a release number: write it in full, as in "{version}.0"')
+        return Refusal(f"{start} is neither a known SGLang version nor a release number X.Y.Z: use {known}")
     lower = [(release_key(name) or key, name) for name in _RELEASES]
     lower = [(other, name) for other, name in lower if other < key]
     if not lower:
-        return Refusal(f'{start} does not serve DeepSeek-V4.1: use "{_RELEASES[0]}" or newer, or {known}')
+        commits = " or ".join(f'"{name}"' for name in KNOWN if name not in _RELEASES)
+        return Refusal(f'{start} does not serve DeepSeek-V4.1: use "{_RELEASES[0]}" or newer, or the commit {commits}')
     if policy == "Strict":
         return Refusal(
             f"{start} has no rules in this release: use {known}, "
