@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from typing_extensions import override
@@ -80,8 +80,10 @@ class Expr:
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """The expressions directly below."""
-        return ()
+        """The expressions directly below, in the order of the attributes."""
+        values = (getattr(self, attribute.name) for attribute in fields(self))  # type: ignore[arg-type] # all are
+        flat = (part for value in values for part in (value if isinstance(value, tuple) else (value,)))
+        return tuple(part for part in flat if isinstance(part, Expr))
 
     @property
     def given(self) -> Expr:
@@ -286,11 +288,6 @@ class At(Expr):
     def value(self, scope: Scope) -> Value:
         return self.body.value(scope.at(self.role))
 
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.body,)
-
 
 @dataclass(frozen=True, eq=False)
 class Since(Expr):
@@ -314,11 +311,6 @@ class Since(Expr):
     def value(self, scope: Scope) -> Value:
         return (self.newer if scope.rank >= self.rank else self.older).value(scope)
 
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.newer, self.older)
-
 
 @dataclass(frozen=True, eq=False)
 class When(Expr):
@@ -339,11 +331,6 @@ class When(Expr):
     def value(self, scope: Scope) -> Value:
         return (self.then if self.condition.value(scope) else self.other).value(scope)
 
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.condition, self.then, self.other)
-
 
 @dataclass(frozen=True, eq=False)
 class Otherwise(Expr):
@@ -362,11 +349,6 @@ class Otherwise(Expr):
     def value(self, scope: Scope) -> Value:
         value = self.subject.value(scope)
         return self.default.value(scope) if value is None else value
-
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.subject, self.default)
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,11 +375,6 @@ class Compare(Expr):
             return left == right
         return left is not None and right is not None and bool(_ORDER[self.symbol](left, right))
 
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
-
 
 @dataclass(frozen=True, eq=False)
 class OneOf(Expr):
@@ -411,11 +388,6 @@ class OneOf(Expr):
     @override
     def value(self, scope: Scope) -> Value:
         return self.subject.value(scope) in self.choices
-
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.subject,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -440,11 +412,6 @@ class Logic(Expr):
             return all(term.value(scope) for term in self.terms)
         return any(term.value(scope) for term in self.terms)
 
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return self.terms
-
 
 @dataclass(frozen=True, eq=False)
 class Not(Expr):
@@ -460,11 +427,6 @@ class Not(Expr):
     @override
     def value(self, scope: Scope) -> Value:
         return not self.term.value(scope)
-
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.term,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,11 +455,6 @@ class Arithmetic(Expr):
             return 0.0 if self.kind == "float" else 0
         result: Value = _ARITHMETIC[self.symbol](left, right)
         return result
-
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -535,11 +492,6 @@ class Text(Expr):
             case "number":
                 return int(str(subject)) if re.fullmatch(NUMBER, str(subject), re.ASCII) else None
 
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.subject,)
-
 
 @dataclass(frozen=True, eq=False)
 class Opaque(Expr):
@@ -561,11 +513,6 @@ class Opaque(Expr):
     @override
     def value(self, scope: Scope) -> Value:
         return self.function(*(argument.value(scope) for argument in self.arguments))
-
-    @property
-    @override
-    def parts(self) -> tuple[Expr, ...]:
-        return self.arguments
 
 
 NUMBER: Final = "-?[0-9]{1,18}"
