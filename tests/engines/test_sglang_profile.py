@@ -6,7 +6,7 @@ import pytest
 
 from epd_operator import api
 from epd_operator.engines import Context, commandline, lookup
-from epd_operator.engines.sglang.catalogue import OWNED as OWNED_FLAGS
+from epd_operator.engines.sglang.catalogue import REFUSED_IN_ARGS
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.profile import SGLANG
 
@@ -111,8 +111,8 @@ def test_pods_of_one_engine_find_each_other() -> None:
 
 
 def test_every_flag_that_the_command_line_sets_is_closed_to_users() -> None:
-    assert set(OWNED) <= set(OWNED_FLAGS)
-    assert {"node-rank", "dist-init-addr"} <= set(OWNED_FLAGS)
+    assert set(OWNED) <= set(REFUSED_IN_ARGS)
+    assert {"node-rank", "dist-init-addr"} <= set(REFUSED_IN_ARGS)
 
 
 @pytest.mark.parametrize(

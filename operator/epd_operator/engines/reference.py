@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, RoleName
 from epd_operator.engines.flag import Catalogue, FlagSpec
 from epd_operator.engines.profile import Context, DefaultResources, Facts, Hardware, Images, Port, Probe, Profile
+from epd_operator.engines.shared import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,9 +174,9 @@ REFERENCE: Final = Profile(
     catalogue=_CATALOGUE,
     # Small requests: a node of two cores must hold a whole deployment, and a second set during a rollout.
     resources={
-        "encode": DefaultResources(cpu="100m", memory="1Gi"),
-        "prefill": DefaultResources(cpu="150m", memory="1Gi"),
-        "decode": DefaultResources(cpu="150m", memory="1Gi"),
+        "encode": DefaultResources(cpu="100m", memory=DEFAULT_MEMORY["Reference"]),
+        "prefill": DefaultResources(cpu="150m", memory=DEFAULT_MEMORY["Reference"]),
+        "decode": DefaultResources(cpu="150m", memory=DEFAULT_MEMORY["Reference"]),
     },
     default_startup_minutes=2,
     default_grace_seconds=60,

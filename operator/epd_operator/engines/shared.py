@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
+from epd_operator.api import quantity
+from epd_operator.api.effective import SHM as DEFAULT_SHM
+from epd_operator.api.effective import SHM_MIB
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
-from epd_operator.engines.expression import Expr, at, field_of, spec_of
+from epd_operator.engines.expression import Expr, at, every, field_of, named, spec_of, when
 from epd_operator.engines.rule import Rule
 
-MEMORY: Final = field_of("resources.memory", "float", unit="bytes")
-SHM: Final = field_of("resources.shm", "float", unit="bytes")
-MEMORY_GIB: Final = MEMORY * (1 / 2**30)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from epd_operator.engines.expression import Scalar
+
+DEFAULT_MEMORY: Final = MappingProxyType({"SGLang": "128Gi", "Reference": "1Gi"})
+"""Memory of an engine pod whose user gave none, by engine; the profiles take it from here."""
+
+_GIB: Final = 2**30
+_ENGINE: Final = spec_of("engine.type", "str")
+_MEMORY: Final = field_of("resources.memory", "float", unit="bytes")
+_SHM: Final = field_of("resources.shm", "float", unit="bytes")
+_IS_SGLANG: Final = _ENGINE == "SGLang"
+_IS_REFERENCE: Final = _ENGINE == "Reference"
+
+
+def _by_engine(of: Callable[[str], Scalar]) -> Expr:
+    return when(
+        _IS_SGLANG,
+        of(DEFAULT_MEMORY["SGLang"]),
+        when(_IS_REFERENCE, of(DEFAULT_MEMORY["Reference"]), None),
+    )
+
+
+def _gib(amount: str) -> float:
+    return float((quantity.parse(amount) or 0) / _GIB)
+
+
+MEMORY_GIB: Final = (_MEMORY * (1 / _GIB)).otherwise(_by_engine(_gib))
+"""Memory limit of a pod, as it runs; absent on a bare command line."""
+_HALF: Final = MEMORY_GIB * 0.5
+_HAS_SHM: Final = every(_IS_SGLANG, ~(field_of("resources.gpu", "int") == 0))
+_FULL_SHM: Final = float(SHM_MIB / 1024)
+SHM_GIB: Final = (_SHM * (1 / _GIB)).otherwise(when(_HAS_SHM, when(_HALF >= _FULL_SHM, _FULL_SHM, _HALF), None))
+"""Largest size of /dev/shm, as it runs; the engine that uses GPUs gets one by itself."""
+
+# A side shows the quantity as it is written, and a default as one would write it; such a value bears its field's name.
+_MEMORY_TEXT: Final = field_of("resources.memory", "str")
+MEMORY: Final = named(_MEMORY_TEXT.name, when(_MEMORY.given, _MEMORY_TEXT, _by_engine(str)), _MEMORY_TEXT)
+_SHM_TEXT: Final = field_of("resources.shm", "str")
+SHM: Final = named(
+    _SHM_TEXT.name,
+    when(_SHM.given, _SHM_TEXT, when(_HAS_SHM & (_HALF >= _FULL_SHM), DEFAULT_SHM, None)),
+    _SHM_TEXT,
+)
+
 _BOOTSTRAP: Final = spec_of("transfer.bootstrapPort", "int")
 _TRANSFER: Final = spec_of("transfer.backend", "str")
 _REPLICAS_WRITTEN: Final = field_of("replicas", "int")
@@ -58,7 +105,7 @@ RULES: Final = (
     ),
     Rule(
         id="shm-memory",
-        when=SHM >= MEMORY,
+        when=SHM_GIB >= MEMORY_GIB,
         sides=(SHM, MEMORY),
         says="shared memory counts inside the memory limit, and would leave nothing of {memory} GiB for the engine",
         fix="lower resources.shm, or raise resources.memory to shm plus what the engine needs",
@@ -68,7 +115,7 @@ RULES: Final = (
     ),
     Rule(
         id="shm-large",
-        when=(SHM < MEMORY) & (SHM * 2.0 > MEMORY),
+        when=(SHM_GIB < MEMORY_GIB) & (SHM_GIB * 2.0 > MEMORY_GIB),
         sides=(SHM, MEMORY),
         says="shared memory counts inside the memory limit, so full it leaves less than half of it for the engine",
         fix="raise resources.memory, or lower resources.shm",

@@ -27,7 +27,7 @@ TLRU = "--radix-eviction-policy tlru --radix-eviction-policy-config"
         (f"{DECODE} {HICACHE} {RADIX}", set()),
         (f"{DECODE} {HOST_POOL}", set()),
         (HOST_POOL, {"retraction-backup-host-pool"}),
-        (f"{DECODE} {HOST_POOL} --enable-priority-scheduling", {"retraction-backup-host-pool"}),
+        (f"{DECODE} {HOST_POOL} --enable-priority-scheduling", {"retraction-backup-priority"}),
         (f"{DECODE} {HOST_POOL} --enable-priority-scheduling --disable-priority-preemption", set()),
         (f"{DECODE} {OFFLOAD}", {"decode-offload-storage"}),
         (f"{DECODE} {OFFLOAD} --hicache-storage-backend file", set()),

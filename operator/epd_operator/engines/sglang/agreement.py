@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import Leaf, at, every, lower, named, some, when
+from epd_operator.engines.expression import at, every, lower, named, number, when
 from epd_operator.engines.rule import Rule
-from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE
+from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, KV_LAYOUT, PAGE_SIZE
 from epd_operator.engines.sglang.base import DRAFT_BLOCK
 from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.model import CONTEXT_LENGTH
+from epd_operator.engines.sglang.moe import QUANTIZATION
 from epd_operator.engines.sglang.parallel import ATTN_CP_SIZE, ATTN_DP_SIZE, ATTN_TP_SIZE, PP_SIZE
 from epd_operator.engines.sglang.release import since
 from epd_operator.engines.shared import differ
@@ -24,8 +26,8 @@ _HANDSHAKE: Final = "SGLang 0.5.23, disaggregation/common/conn.py (read, not run
 _DIES: Final = "the decode server dies at its first contact with a prefill server that differs"
 
 _LAYOUT: Final = env("SGLANG_DSV4_KV_LAYOUT")
+_ASKED: Final = lower(_LAYOUT)
 _COMPRESSED: Final = env("SGLANG_DSV4_COMPRESSED_KV_LAYOUT")
-KV_LAYOUT: Final = named("kv_layout_variable", lower(_LAYOUT).otherwise("auto"), env("SGLANG_DSV4_KV_LAYOUT"))
 COMPRESSED_LAYOUT: Final = named("compressed_kv_layout_variable", lower(_COMPRESSED).otherwise("auto"), _COMPRESSED)
 
 DRAFT: Final = named(
@@ -37,6 +39,18 @@ DRAFT_SIZE: Final = named(
     written("speculative-dspark-block-size"),
 )
 _DRAFT_PATH: Final = written("speculative-draft-model-path")
+DRAFT_MODEL: Final = named("speculative_draft_model_path", _DRAFT_PATH.otherwise(flag("model-path")), _DRAFT_PATH)
+"""Where the draft comes from: the checkpoint bundles one. Source: SGLang 0.5.23, arg_groups/speculative_hook.py."""
+DRAFT_REVISION: Final = named(
+    "speculative_draft_model_revision",
+    when(_DRAFT_PATH.given, flag("speculative-draft-model-revision"), flag("revision")),
+    written("speculative-draft-model-revision"),
+)
+_ALGORITHM: Final = written("speculative-algorithm")
+_ALGORITHMS_KNOWN: Final = every(
+    *(~at(role, _ALGORITHM).given | (at(role, _ALGORITHM) == "DSPARK") for role in ("prefill", "decode"))
+)
+"""What else stands there is refused by itself."""
 _BOTH_DRAFT: Final = (at("prefill", DRAFT) == "DSPARK") & (at("decode", DRAFT) == "DSPARK")
 ATTENTION_TP_WITH_CP: Final = named(
     "attention_tp_with_cp", since("0.5.23", ATTN_TP_SIZE * ATTN_CP_SIZE, ATTN_TP_SIZE), written("tp-size")
@@ -63,12 +77,17 @@ _HANDSHAKES: Final = (
         DSV4_ATTN_BACKEND,
         "dsv4 attention back end, which decides the KV layout",
         "set dsv4-attn-backend alike on both; left out, it depends on the GPU generation",
+        every(
+            differ(KV_LAYOUT),
+            differ(flag("dsv4-attn-backend")) | ~(differ(KV_CACHE_DTYPE) | differ(_ASKED)),
+        ),
     ),
     _pair(
         "pair-kv-layout",
         KV_LAYOUT,
         "KV layout",
         "set SGLANG_DSV4_KV_LAYOUT alike on both, or on neither",
+        differ(KV_LAYOUT) & differ(_ASKED),
     ),
     _pair(
         "pair-compressed-kv-layout",
@@ -81,6 +100,7 @@ _HANDSHAKES: Final = (
         DRAFT,
         "speculation",
         "set speculative-algorithm: DSPARK on both, or on neither",
+        every(differ(DRAFT), _ALGORITHMS_KNOWN),
     ),
     _pair(
         "pair-draft-block",
@@ -88,13 +108,6 @@ _HANDSHAKES: Final = (
         "draft block size",
         "set speculative-dspark-block-size alike, or leave it out on both",
         every(_BOTH_DRAFT, differ(DRAFT_SIZE)),
-    ),
-    _pair(
-        "pair-draft-model",
-        _DRAFT_PATH,
-        "draft",
-        "set speculative-draft-model-path alike, or leave it out on both",
-        every(_BOTH_DRAFT, differ(_DRAFT_PATH)),
     ),
     Rule(
         id="pair-attention-tp",
@@ -158,11 +171,11 @@ _HANDSHAKES: Final = (
 )
 
 _SILENT: Final = "nothing checks it, and answers would be wrong without an error"
-_TOKENS: Final = ("tokenizer-path", "chat-template", "trust-remote-code", "load-format", "quantization")
+_TOKENS: Final = ("tokenizer-path", "chat-template", "trust-remote-code", "json-model-override-args")
 
 
 def _silently(name: str) -> Rule:
-    subject: Leaf = written(name)
+    subject = written(name)
     return Rule(
         id=f"pair-{name}",
         when=differ(flag(name)),
@@ -175,16 +188,59 @@ def _silently(name: str) -> Rule:
     )
 
 
-_TIMEOUTS: Final = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
-_CONTEXT: Final = written("context-length")
+_WEIGHTS: Final = named("quantization_of_weights", QUANTIZATION.otherwise("fp8"), written("quantization"))
+_RANDOM: Final = flag("load-format") == "dummy"
+_TIMEOUT_SECONDS: Final = 300
+_BOOTSTRAP_TIMEOUT: Final = env("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")
+_WAITING_TIMEOUT: Final = env("SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
+PREFILL_TIMEOUT: Final = named(
+    "sglang_disaggregation_bootstrap_timeout",
+    number(_BOOTSTRAP_TIMEOUT).otherwise(_TIMEOUT_SECONDS),
+    _BOOTSTRAP_TIMEOUT,
+)
+DECODE_TIMEOUT: Final = named(
+    "sglang_disaggregation_waiting_timeout", number(_WAITING_TIMEOUT).otherwise(_TIMEOUT_SECONDS), _WAITING_TIMEOUT
+)
+"""Seconds that each waits for the other; neither reads the other's variable. Source: disaggregation/common/conn.py."""
 _TEXT_ONLY: Final = named("language_model_only_given", flag("language-model-only"), written("language-model-only"))
 
 _ADVICE: Final = (
     *(_silently(name) for name in _TOKENS),
     Rule(
+        id="pair-load-format",
+        when=differ(_RANDOM),
+        sides=tuple(at(role, written("load-format")) for role in ("prefill", "decode")),
+        says=f"one of prefill and decode makes up its weights instead of loading them: {_SILENT}",
+        fix="set load-format: dummy on both to measure, or on neither to serve",
+        source="SGLang 0.5.23, disaggregation/common/conn.py: not part of the handshake",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
+        id="pair-quantization",
+        when=differ(_WEIGHTS),
+        sides=(at("prefill", _WEIGHTS), at("decode", _WEIGHTS)),
+        says=f"prefill and decode would compute with weights of two kinds: {_SILENT}",
+        fix="set quantization alike, or leave it out on both",
+        source="SGLang 0.5.23, disaggregation/common/conn.py: not part of the handshake",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
+        id="pair-draft-model",
+        when=every(_BOTH_DRAFT, differ(DRAFT_MODEL)),
+        sides=(at("prefill", DRAFT_MODEL), at("decode", DRAFT_MODEL)),
+        says="prefill hands over what another draft computed than the one that decode goes on with: nothing checks "
+        "it, and drafts would be wrong, which costs speed without an error",
+        fix="set speculative-draft-model-path alike, or leave it out on both",
+        source="SGLang 0.5.23, disaggregation/common/conn.py: not part of the handshake",
+        severity="warning",
+        roles=(),
+    ),
+    Rule(
         id="pair-context-length",
-        when=differ(_CONTEXT),
-        sides=(at("prefill", _CONTEXT), at("decode", _CONTEXT)),
+        when=differ(CONTEXT_LENGTH),
+        sides=(at("prefill", CONTEXT_LENGTH), at("decode", CONTEXT_LENGTH)),
         says="the smaller limit is the one that clients get",
         fix="set context-length alike, or leave it out on both",
         source="sgl-project/sglang#23380",
@@ -193,10 +249,11 @@ _ADVICE: Final = (
     ),
     Rule(
         id="pair-transfer-timeout",
-        when=some(*(differ(env(name)) for name in _TIMEOUTS)),
-        sides=tuple(at(role, env(name)) for name in _TIMEOUTS for role in ("prefill", "decode")),
-        says="both sides wait for each other, and the shorter timeout wins",
-        fix="set the timeout alike in the env of both roles",
+        when=~(at("prefill", PREFILL_TIMEOUT) == at("decode", DECODE_TIMEOUT)),
+        sides=(at("prefill", PREFILL_TIMEOUT), at("decode", DECODE_TIMEOUT)),
+        says="prefill and decode wait for each other, and the shorter timeout wins",
+        fix="set SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT on prefill and SGLANG_DISAGGREGATION_WAITING_TIMEOUT on "
+        "decode to the same seconds; each role reads only its own",
         source="sgl-project/sglang#10204, sgl-project/sglang#11648",
         severity="warning",
         roles=(),
@@ -219,8 +276,7 @@ _ADVICE: Final = (
         ),
         sides=(at("prefill", written("load-balance-method")), at("prefill", ATTN_DP_SIZE)),
         says="a request that decode hands back for want of memory can return to another prefill rank than before",
-        fix="leave load-balance-method out (prefill then follows the bootstrap room), or lower max-running-requests "
-        "on decode",
+        fix="leave load-balance-method out on prefill, which then follows the bootstrap room",
         source="sgl-project/sglang#40730, sgl-project/sglang#36185",
         severity="warning",
         roles=(),
@@ -228,4 +284,4 @@ _ADVICE: Final = (
 )
 
 RULES: Final = (*_HANDSHAKES, *_ADVICE)
-RESOLVED: Final = (KV_LAYOUT, DRAFT)
+RESOLVED: Final = (DRAFT,)

@@ -25,6 +25,7 @@ from epd_operator.engines.sglang.parallel import (
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"
 _HOOK: Final = "SGLang 0.5.23, arg_groups/attention_hook.py"
+_POOL: Final = "SGLang 0.5.23, mem_cache/deepseek_v4_memory_pool.py (read, not run)"
 _OVERRIDES: Final = "SGLang 0.5.23, arg_groups/overrides.py"
 _READ: Final = ("dsv41-2026-09", "0.5.23")
 _DEFAULTS: Final = "deepseek_v4_hook.apply_deepseek_v4_defaults"
@@ -72,6 +73,30 @@ DSV4_ATTN_BACKEND: Final = named(
     written("dsv4-attn-backend"),
 )
 IS_TRTLLM: Final = DSV4_ATTN_BACKEND == "trtllm"
+IS_MEGA: Final = DSV4_ATTN_BACKEND == "flashmla_mega"
+_LAYOUT_ASKED: Final = lower(_LAYOUT).otherwise("v4")
+_PACKS: Final = IS_SM100 | (
+    IS_HIP & env("SGLANG_HACK_FLASHMLA_BACKEND").otherwise("auto").isin(("auto", "aiter_sparse"))
+)
+"""Whether the attention kernels of this GPU read the packed layouts of DeepSeek-V4.1."""
+_COMPRESSED: Final = lower(env("SGLANG_DSV4_COMPRESSED_KV_LAYOUT"))
+_IGNORED: Final = every(~IS_MEGA, ~IS_TRTLLM, _LAYOUT_ASKED == "auto", ~_PACKS)
+"""Whether nobody looks at the layout of compressed pages."""
+KV_LAYOUT: Final = named(
+    "kv_layout",
+    when(
+        IS_MEGA,
+        when(_LAYOUT_ASKED == "v41_new", "v41_new", "v41"),
+        when(
+            IS_TRTLLM | ((_LAYOUT_ASKED == "auto") & ~_PACKS),
+            "v4",
+            when(_LAYOUT_ASKED == "auto", "v41", _LAYOUT_ASKED),
+        ),
+    ),
+    _LAYOUT,
+    written("dsv4-attn-backend"),
+)
+"""How pages of the main cache are laid out. Source: SGLang 0.5.23, mem_cache/deepseek_v4_memory_pool.py."""
 
 ATTENTION_BACKEND: Final = named(
     "attention_backend",
@@ -135,7 +160,7 @@ _KERNELS: Final = (
     ),
     Rule(
         "attention-mega-hardware",
-        (DSV4_ATTN_BACKEND == "flashmla_mega") & ~(IS_V41 & IS_SM100),
+        IS_MEGA & ~(IS_V41 & IS_SM100),
         (DSV4_ATTN_BACKEND, PLATFORM),
         "flashmla_mega runs DeepSeek-V4.1 on SM100 GPUs only",
         "leave dsv4-attn-backend out, or set it to flashmla",
@@ -192,7 +217,7 @@ _KERNELS: Final = (
         IS_TRTLLM & IS_PD,
         (DSV4_ATTN_BACKEND, MODE),
         "the KV layout of TRT-LLM attention has not been moved between prefill and decode pods yet",
-        "leave dsv4-attn-backend out, or set it to flashmla or flashmla_mega on both roles",
+        "leave dsv4-attn-backend out, or set it to flashmla on both roles",
         _SOURCE,
         decided_by=_DEFAULTS,
         roles=ROLES,
@@ -208,6 +233,49 @@ _KERNELS: Final = (
         decided_by=_DEFAULTS,
         roles=ROLES,
         stated=_READ,
+    ),
+)
+
+_LAYOUTS: Final = (
+    Rule(
+        id="kv-layout-unknown",
+        when=every(~IS_MEGA, ~_LAYOUT_ASKED.isin(("v4", "v41", "v41_new", "auto"))),
+        sides=(_LAYOUT,),
+        says="pages are laid out as v4, v41, v41_new or auto; the engine looks after the weights are loaded, and stops",
+        fix="set SGLANG_DSV4_KV_LAYOUT to one of these, or remove it",
+        source=_POOL,
+        hole=True,
+        overridable=True,
+    ),
+    Rule(
+        id="kv-layout-compressed",
+        when=some(
+            every(_COMPRESSED.given, ~_COMPRESSED.isin(("auto", "fp8", "fp4")), ~_IGNORED),
+            every(_COMPRESSED == "fp4", ~IS_MEGA, (_LAYOUT_ASKED == "v4") | IS_TRTLLM),
+        ),
+        sides=(env("SGLANG_DSV4_COMPRESSED_KV_LAYOUT"), KV_LAYOUT),
+        says="compressed pages are laid out as auto, fp8 or, beside the main layouts v41 and v41_new, fp4; the engine "
+        "looks after the weights are loaded, and stops",
+        fix="set SGLANG_DSV4_COMPRESSED_KV_LAYOUT to auto or fp8, or remove it",
+        source=_POOL,
+        hole=True,
+        overridable=True,
+    ),
+    Rule(
+        id="kv-layout-hardware",
+        when=some(
+            IS_TRTLLM & _LAYOUT_ASKED.isin(("v41", "v41_new")),
+            every(~IS_TRTLLM, ~IS_MEGA, _LAYOUT_ASKED == "v41", ~_PACKS),
+            every(~IS_TRTLLM, ~IS_MEGA, _LAYOUT_ASKED == "v41_new", ~IS_SM100),
+        ),
+        sides=(_LAYOUT, DSV4_ATTN_BACKEND, PLATFORM),
+        says="the packed layout {layout} is read by FlashMLA on SM100 and, v41 only, by aiter on gfx950; the engine "
+        "looks after the weights are loaded, and stops",
+        fix="remove SGLANG_DSV4_KV_LAYOUT, or set it to auto",
+        source=_POOL,
+        hole=True,
+        overridable=True,
+        shows={"layout": _LAYOUT_ASKED},
     ),
 )
 
@@ -278,5 +346,5 @@ _PHASES: Final = (
     ),
 )
 
-RULES: Final = (*_KERNELS, *_PHASES, *linear.RULES)
-RESOLVED: Final = (ATTENTION_BACKEND, DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE)
+RULES: Final = (*_KERNELS, *_LAYOUTS, *_PHASES, *linear.RULES)
+RESOLVED: Final = (ATTENTION_BACKEND, DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, KV_LAYOUT, PAGE_SIZE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import PLATFORM, ROLE, model_of, named, starts, when
+from epd_operator.engines.expression import PLATFORM, ROLE, model_of, named, spec_of, starts, when
 from epd_operator.engines.sglang.given import flag
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ IS_PREFILL: Final = MODE == "prefill"
 IS_DECODE: Final = MODE == "decode"
 IS_PD: Final = ~(MODE == "null")
 IS_ENCODER: Final = flag("encoder-only") | (ROLE == "encode")
+ON_A_SPEC: Final = spec_of("engine.type", "str").given
+"""A bare command line says nothing about the pod around it."""
 
 IS_V41: Final = model_of("model_type", "str") == "deepseek_v41"
 DRAFT_BLOCK: Final = model_of("dspark_block_size", "int")
@@ -32,9 +34,7 @@ CHECKPOINT: Final[Mapping[str, Value]] = {
     "model_type": "deepseek_v41",
     "dspark_block_size": 5,
     "context_length": 1_048_576,
-    "num_attention_heads": 64,
-    "n_routed_experts": 384,
-    "num_hidden_layers": 40,
+    "o_groups": 8,
 }
 """Facts of the released DeepSeek-V4.1-Flash checkpoint that rules read. Source: its config.json."""
 
@@ -54,9 +54,7 @@ def checkpoint(config: Mapping[str, object]) -> Mapping[str, Value]:
         names = {
             "dspark_block_size": "dspark_block_size",
             "context_length": "max_position_embeddings",
-            "num_attention_heads": "num_attention_heads",
-            "n_routed_experts": "n_routed_experts",
-            "num_hidden_layers": "num_hidden_layers",
+            "o_groups": "o_groups",
         }
         for fact, name in names.items():
             value = inner.get(name)

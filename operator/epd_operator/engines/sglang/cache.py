@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import Opaque, named, some, when
+from epd_operator.engines.expression import Opaque, every, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import DECODE_ATTENTION_BACKEND, PREFILL_ATTENTION_BACKEND, SPECULATES
 from epd_operator.engines.sglang.base import IS_DECODE, IS_PD, IS_PREFILL, MODE
@@ -37,6 +37,7 @@ _EMBEDS_ONLY: Final = flag("prefill-only-disable-kv-cache")
 _OFFLOAD: Final = flag("disaggregation-decode-enable-offload-kvcache")
 _LMCACHE: Final = flag("enable-lmcache")
 
+_HOST_BACKUP: Final = RETRACTION_BACKUP == "host_pool"
 _RADIX_OFF_BY_ROLE: Final = named(
     "disable_radix_cache_by_role",
     when(IS_DECODE, ~flag("disaggregation-decode-enable-radix-cache"), flag("disable-radix-cache")),
@@ -87,19 +88,40 @@ _RADIX: Final = (
         roles=ROLES,
     ),
     Rule(
-        "retraction-backup-host-pool",
-        (RETRACTION_BACKUP == "host_pool")
-        & some(
-            ~IS_DECODE,
-            flag("dcp-size") > 1,
-            flag("enable-priority-scheduling") & ~flag("disable-priority-preemption"),
+        id="retraction-backup-host-pool",
+        when=_HOST_BACKUP & ~IS_DECODE,
+        sides=(RETRACTION_BACKUP, MODE),
+        says="only a decode server backs up retracted requests in the host pool, which receiving pages in host memory "
+        "implies",
+        fix="remove disaggregation-decode-retraction-backup and disaggregation-decode-host-receive-threshold here",
+        source=_SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        id="retraction-backup-dcp",
+        when=every(_HOST_BACKUP, IS_DECODE, flag("dcp-size") > 1),
+        sides=(RETRACTION_BACKUP, written("dcp-size")),
+        says="the host pool backs up no retracted requests under decode context parallelism",
+        fix="set dcp-size: 1, or remove disaggregation-decode-retraction-backup and "
+        "disaggregation-decode-host-receive-threshold",
+        source=_SOURCE,
+        decided_by=_COMPATIBLE,
+        roles=ROLES,
+    ),
+    Rule(
+        id="retraction-backup-priority",
+        when=every(
+            _HOST_BACKUP,
+            IS_DECODE,
+            flag("enable-priority-scheduling"),
+            ~flag("disable-priority-preemption"),
         ),
-        (RETRACTION_BACKUP, MODE, written("dcp-size"), written("enable-priority-scheduling")),
-        "backing up retracted requests in the host pool (which receiving pages in host memory implies) is for decode "
-        "servers, without DCP, and without preemption by priority",
-        "remove disaggregation-decode-retraction-backup and disaggregation-decode-host-receive-threshold here; on "
-        "decode set dcp-size: 1, and disable-priority-preemption with priority scheduling",
-        _SOURCE,
+        sides=(RETRACTION_BACKUP, written("enable-priority-scheduling")),
+        says="the host pool backs up no requests that others of higher priority push out",
+        fix="set disable-priority-preemption: true, or remove disaggregation-decode-retraction-backup and "
+        "disaggregation-decode-host-receive-threshold",
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),

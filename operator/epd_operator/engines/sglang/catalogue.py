@@ -37,7 +37,7 @@ _PLAIN_HTTP: Final = "engine pods always serve plain HTTP to the router"
 # The router checks what clients present; a key among the flags would be plain text.
 _KEYS: Final = "spec.router.apiKeySecret"
 
-OWNED: Final[Mapping[str, str]] = {
+REFUSED_IN_ARGS: Final[Mapping[str, str]] = {
     "host": "it is always 0.0.0.0",
     "port": f"it is always {HTTP_PORT}",
     "disaggregation-mode": "the place under spec.roles sets it",
@@ -70,6 +70,9 @@ OWNED: Final[Mapping[str, str]] = {
     "enable-ssl-refresh": _PLAIN_HTTP,
     "smg-grpc-mode": _PLAIN_HTTP,
     "grpc-mode": _PLAIN_HTTP,
+    "is-embedding": "the router sends requests for text, and an embedding server answers none",
+    "use-ray": "Kubernetes starts the processes of an engine, and no pod has a Ray cluster",
+    "base-gpu-id": "a pod sees only its own GPUs, numbered from 0",
 }
 """Flags that `spec.roles.X.args` must not hold, each with the field that sets it or a clause that says what does."""
 
@@ -117,7 +120,7 @@ def _flag(line: Mapping[str, Any]) -> FlagSpec:
         negatable=line.get("negatable", False),
         switch=switch,
         roles=frozenset(_ROLES[letter] for letter in line.get("roles", _EVERYWHERE_ELSE)),
-        owner=OWNED.get(line["name"]),
+        owner=REFUSED_IN_ARGS.get(line["name"]),
     )
 
 

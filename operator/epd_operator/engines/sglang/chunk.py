@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import PLATFORM, named, some, when
+from epd_operator.engines.expression import PLATFORM, every, named, some, when
 from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.given import flag, written
 from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED, ATTN_DP_SIZE
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 _MEMORY: Final = "SGLang 0.5.23, srt/arg_groups/memory_hook.py"
 _HOPPER_TOKENS: Final = 8192
 _LARGE_TOKENS: Final = 16384
+_SHARE: Final = written("mem-fraction-static")
+_SIZES: Final = tuple(
+    written(name) for name in ("max-running-requests", "max-total-tokens", "max-prefill-tokens", "context-length")
+)
 _REQUESTS: Final = 256
 """Requests that a server runs at once when nobody says. Source: deepseek_v4_hook.py, apply_deepseek_v4_defaults."""
 
@@ -50,12 +54,23 @@ def most(left: Expr, right: Expr) -> Expr:
 RULES: Final = (
     Rule(
         "memory-share-range",
-        some(flag("mem-fraction-static") <= 0.0, flag("mem-fraction-static") >= 1.0),
-        (written("mem-fraction-static"),),
+        _SHARE.given & ~every(_SHARE > 0.0, _SHARE < 1.0),
+        (_SHARE,),
         "the share of GPU memory for weights and cache lies between 0 and 1; the engine takes any number and fails "
         "after the weights are loaded",
         "set mem-fraction-static to a number such as 0.85, or leave it out",
         f"{_MEMORY}, handle_gpu_memory_settings: no check",
+        hole=True,
+        overridable=True,
+    ),
+    Rule(
+        id="sizes-positive",
+        when=some(*(size <= 0 for size in _SIZES)),
+        sides=_SIZES,
+        says="a server holds at least one request and one token; the engine takes any number and fails after the "
+        "weights are loaded",
+        fix="set each of these to 1 or more, or leave it out",
+        source="SGLang 0.5.23, srt/arg_groups: no check (read, not run)",
         hole=True,
         overridable=True,
     ),

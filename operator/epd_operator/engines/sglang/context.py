@@ -22,6 +22,7 @@ from epd_operator.engines.sglang.parallel import (
     DP_SIZE_ASKED,
     IS_DWDP,
     MOE_DP_SIZE,
+    NNODES,
     PP_SIZE,
     PREFILL_CP,
     TP_SIZE,
@@ -49,6 +50,18 @@ _DCP: Final = (
         "set pp-size to 1 or leave it out",
         "SGLang 0.5.23, srt/utils/common.py, is_fi_a2a_supported",
         decided_by="common.is_fi_a2a_supported",
+    ),
+    Rule(
+        id="decode-cp-divides-tp",
+        when=every(DCP_SIZE > 1, TP_SIZE > 0, ~(TP_SIZE % DCP_SIZE == 0)),
+        sides=(TP_SIZE, DCP_SIZE),
+        says="cannot split {tp} tensor-parallel ranks into {dcp} equal parts; the engine fails while it builds its "
+        "groups",
+        fix="set dcp-size to a divisor of tp-size, or leave it out",
+        source="SGLang 0.5.23, srt/distributed/parallel_state.py (read, not run)",
+        hole=True,
+        overridable=True,
+        shows={"tp": TP_SIZE, "dcp": DCP_SIZE},
     ),
     Rule(
         "decode-cp-or-prefill-cp",
@@ -142,6 +155,18 @@ _PREFILL_CP: Final = (
         f"{_V4}, validate_deepseek_v4_cp",
         decided_by="deepseek_v4_hook.validate_deepseek_v4_cp",
         stated=_RELEASES,
+    ),
+    Rule(
+        id="prefill-cp-nodes",
+        when=every(IS_V41, PREFILL_CP, TP_SIZE <= 8, NNODES > 1),
+        sides=(PREFILL_CP, NNODES),
+        says="prefill context parallelism stays within one machine; the engine counts ranks, not the {nodes} nodes "
+        "that they are spread over",
+        fix="set nodes to 1, or remove enable-prefill-cp",
+        source=f"{_V4}, validate_deepseek_v4_cp; sgl-project/sglang#40161",
+        hole=True,
+        overridable=True,
+        shows={"nodes": NNODES},
     ),
 )
 

@@ -7,7 +7,7 @@ from typing import Final
 from epd_operator.engines.expression import every, field_of, model_of, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
-from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_PD, IS_PREFILL, MODE
+from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_PD, IS_PREFILL, MODE, ON_A_SPEC
 from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND_GIVEN
 from epd_operator.engines.sglang.parallel import ATTN_DP_SIZE_GIVEN, DP_SIZE_GIVEN, SCALE_JOINER
@@ -57,6 +57,12 @@ BOOTSTRAP_PORT: Final = named(
     when(IS_PREFILL & RUST_SERVER, _API_PORT, flag("disaggregation-bootstrap-port")),
     written("disaggregation-bootstrap-port"),
 )
+_FOREIGN_PORT: Final = every(
+    IS_PREFILL,
+    RUST_SERVER,
+    ~(flag("disaggregation-bootstrap-port") == 8998),
+    ~(flag("disaggregation-bootstrap-port") == _API_PORT),
+)
 _SHARE: Final = written("max-running-requests") // (DP_SIZE_GIVEN * ATTN_DP_SIZE_GIVEN)
 _WORKER_REQUESTS: Final = when(_SHARE > 1, _SHARE, 1)
 EXTRA_SLOTS: Final = named(
@@ -71,41 +77,56 @@ EXTRA_SLOTS: Final = named(
 )
 _HOST_CACHE: Final = flag("enable-hierarchical-cache")
 
+_NOT_AFTER_PREFILL: Final = every(
+    PREFILL_COMPLETE,
+    some(
+        ~IS_PD,
+        ~(TRANSFER_BACKEND == "mooncake"),
+        ~(flag("pp-size") == 1),
+        ~(flag("attn-cp-size") == 1),
+        ~(flag("dcp-size") == 1),
+        # The check still reads the old attention DP flag, which is always off by then.
+        ~(flag("tp-size") == 1),
+        flag("enable-pdmux"),
+        ~(flag("decoupled-spec-role") == "null"),
+        flag("enable-pd-role-switch"),
+        IS_ENCODER,
+        flag("language-only"),
+        flag("enable-hisparse"),
+        HOST_RECEIVE,
+        IS_DECODE & (flag("disaggregation-decode-enable-radix-cache") | _HOST_CACHE),
+        IS_PREFILL
+        & _HOST_CACHE
+        & (written("hicache-storage-backend").given | ~(flag("hicache-write-policy") == "write_back")),
+        STAGING,
+        RUST_SERVER,
+    ),
+)
+_POLICY: Final = written("disaggregation-decode-allocation-policy")
+_EARLY: Final = "leave disaggregation-decode-allocation-policy at early on prefill and decode"
+
 _PLUMBING: Final = (
     Rule(
-        "decode-allocation-after-prefill",
-        PREFILL_COMPLETE
-        & some(
-            ~IS_PD,
-            ~(TRANSFER_BACKEND == "mooncake"),
-            ~(flag("pp-size") == 1),
-            ~(flag("attn-cp-size") == 1),
-            ~(flag("dcp-size") == 1),
-            # The check still reads the old attention DP flag, which is always off by then.
-            ~(flag("tp-size") == 1),
-            flag("enable-pdmux"),
-            ~(flag("decoupled-spec-role") == "null"),
-            flag("enable-pd-role-switch"),
-            IS_ENCODER,
-            flag("language-only"),
-            flag("enable-hisparse"),
-            HOST_RECEIVE,
-            IS_DECODE & (flag("disaggregation-decode-enable-radix-cache") | _HOST_CACHE),
-            IS_PREFILL
-            & _HOST_CACHE
-            & (written("hicache-storage-backend").given | ~(flag("hicache-write-policy") == "write_back")),
-            STAGING,
-            RUST_SERVER,
-        ),
-        (written("disaggregation-decode-allocation-policy"), written("tp-size"), MODE, TRANSFER_BACKEND),
-        "prefill_complete needs a prefill or decode server that transfers by mooncake with --tp-size 1 (attention DP "
-        "does not change that), and no PP, attention CP, DCP, PD multiplexing, decoupled speculation, role switch, "
-        "encoder tier, HiSparse, host receive, staging buffer or Rust server; decode also no radix or hierarchical "
-        "cache, prefill no hierarchical cache other than write_back without storage",
-        "leave disaggregation-decode-allocation-policy at early on prefill and decode",
-        _SOURCE,
+        id="decode-allocation-after-prefill",
+        when=_NOT_AFTER_PREFILL,
+        sides=(_POLICY, written("tp-size"), MODE, TRANSFER_BACKEND),
+        says="prefill_complete works between servers of one rank over mooncake, without anything that adds to that; "
+        "with DeepSeek-V4.1 it never does",
+        fix=_EARLY,
+        source=_SOURCE,
         decided_by=_COMPLETE,
         roles=ROLES,
+    ),
+    Rule(
+        id="decode-allocation-window",
+        when=every(PREFILL_COMPLETE, ~_NOT_AFTER_PREFILL, model_of("model_type", "str").isin(_WITHOUT_TIER)),
+        sides=(_POLICY,),
+        says="prefill_complete moves no pages of a sliding window, which DeepSeek-V4.1 has; the engine looks after the "
+        "weights are loaded, and stops",
+        fix=_EARLY,
+        source="SGLang 0.5.23, disaggregation/common/conn.py (read, not run)",
+        hole=True,
+        overridable=True,
     ),
     Rule(
         "host-receive-threshold-range",
@@ -151,7 +172,7 @@ _PLUMBING: Final = (
         "decode-radix-cache-features",
         IS_DECODE
         & flag("disaggregation-decode-enable-radix-cache")
-        & (flag("enable-hisparse") | (TRANSFER_BACKEND == "fake")),
+        & (flag("enable-hisparse") | (~ON_A_SPEC & (TRANSFER_BACKEND == "fake"))),
         (written("disaggregation-decode-enable-radix-cache"), TRANSFER_BACKEND, written("enable-hisparse")),
         "a radix cache on decode works neither with HiSparse nor with the fake transfer backend",
         "remove disaggregation-decode-enable-radix-cache, or use a real transfer backend without HiSparse",
@@ -161,7 +182,8 @@ _PLUMBING: Final = (
     ),
     Rule(
         "transfer-fake-prefill",
-        IS_PREFILL & (TRANSFER_BACKEND == "fake"),
+        # A spec that names it is refused for that.
+        every(IS_PREFILL, TRANSFER_BACKEND == "fake", ~ON_A_SPEC),
         (TRANSFER_BACKEND, MODE),
         "a prefill server cannot use the fake transfer backend, which moves no pages",
         "set the transfer backend to mooncake or nixl on prefill and decode",
@@ -171,16 +193,26 @@ _PLUMBING: Final = (
     ),
     Rule(
         "rust-server-bootstrap-port",
-        IS_PREFILL
-        & RUST_SERVER
-        & ~(flag("disaggregation-bootstrap-port") == 8998)
-        & ~(flag("disaggregation-bootstrap-port") == _API_PORT),
+        _FOREIGN_PORT,
         (env("SGLANG_RUST_SERVER"), written("disaggregation-bootstrap-port"), written("port")),
         "the Rust server answers the bootstrap registry on its API port and takes no other bootstrap port",
-        "unset SGLANG_RUST_SERVER, or leave the bootstrap port out and point decode and router at the API port",
+        "remove SGLANG_RUST_SERVER; on a bare command line, leaving the bootstrap port out and pointing decode and "
+        "router at the API port does it too",
         _SOURCE,
         decided_by="pd_disaggregation_hook._alias_bootstrap_port_to_api_port",
         roles=ROLES,
+    ),
+    Rule(
+        id="rust-server-prefill",
+        when=every(ON_A_SPEC, IS_PREFILL, RUST_SERVER, ~_FOREIGN_PORT),
+        sides=(env("SGLANG_RUST_SERVER"), BOOTSTRAP_PORT),
+        says="the Rust server moves the bootstrap registry to its API port, and router, decode and the readiness probe "
+        "look for it at the bootstrap port",
+        fix="remove SGLANG_RUST_SERVER from prefill",
+        source=_SOURCE,
+        roles=("prefill",),
+        hole=True,
+        overridable=True,
     ),
     Rule(
         "staging-buffer-backend",

@@ -10,7 +10,7 @@ from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_ENCODER, IS_PREFILL
 from epd_operator.engines.sglang.given import flag, written
-from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL
+from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, DECODE_GRAPH_PLACE
 from epd_operator.engines.sglang.moe import A2A_BACKEND, EP_SIZE, RUNNER_BACKEND
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE,
@@ -138,7 +138,8 @@ _JOINING: Final = (
         (_JOIN, written("node-rank"), written("elastic-ep-join-rank-offset"), _LARGEST),
         "a group that joins has node rank 1 and an offset above 0, the size that it joins; nobody else has an offset; "
         "the largest size is above 0",
-        "set elastic-ep-join-mode: scale with node-rank: 1 and elastic-ep-join-rank-offset, or remove all three",
+        "remove elastic-ep-join-mode and elastic-ep-join-rank-offset, and give max-ep-size only above 0; a server that "
+        "joins is started by a command line of its own, with elastic-ep-join-mode scale, node-rank 1 and the offset",
         _ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
@@ -259,9 +260,10 @@ _GROWING: Final = (
         (_LARGEST, CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, written("speculative-algorithm")),
         "a deployment that grows captures its decode graph again: full or none, no prefill graph, and with a full one "
         "no speculation, embedding, diffusion, encoder, hooks or multiplexing",
-        "set cuda-graph-backend-decode: disabled, or remove max-ep-size",
+        "set {place} to disabled, or remove max-ep-size",
         _ELASTIC,
         decided_by=_IN_ELASTIC,
+        shows={"place": DECODE_GRAPH_PLACE},
     ),
 )
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LATEST: Final = "0.5.23"
 _KINDS: Final[Mapping[str, Kind]] = {"bool": "bool", "int": "int", "human-int": "int", "float": "float"}
-_TRUE: Final = ("true", "1", "yes", "y")
 
 
 @cache

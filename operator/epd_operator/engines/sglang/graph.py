@@ -82,7 +82,8 @@ def _said(phase: str) -> Expr:
 
 
 def _settles(phase: str) -> tuple[Expr, ...]:
-    names = (f"cuda-graph-backend-{phase}", "cuda-graph-config", f"disable-{phase}-cuda-graph", "disable-cuda-graph")
+    # The JSON wins over the flag.
+    names = ("cuda-graph-config", f"cuda-graph-backend-{phase}", f"disable-{phase}-cuda-graph", "disable-cuda-graph")
     return tuple(written(name) for name in names)
 
 
@@ -90,6 +91,13 @@ _PREFILL_SAID: Final = _said("prefill")
 _DECODE_SAID: Final = _said("decode")
 PREFILL_GRAPH: Final = named("cuda_graph_prefill_configured", _PREFILL_SAID.otherwise("disabled"), *_settles("prefill"))
 """Prefill back end while the features of the model are judged."""
+PREFILL_GRAPH_PLACE: Final = when(
+    _IN_CONFIG["prefill"].given, "prefill.backend in cuda-graph-config", "cuda-graph-backend-prefill"
+)
+"""Where a user changes it: what the JSON says wins over the flag."""
+DECODE_GRAPH_PLACE: Final = when(
+    _IN_CONFIG["decode"].given, "decode.backend in cuda-graph-config", "cuda-graph-backend-decode"
+)
 DECODE_GRAPH: Final = named(
     "cuda_graph_decode_configured", _DECODE_SAID.otherwise(when(IS_PREFILL, "disabled", "full")), *_settles("decode")
 )
@@ -155,12 +163,12 @@ RULES: Final = (
         ),
         (DSV4_ATTN_BACKEND, PREFILL_GRAPH),
         "TRT-LLM attention runs DeepSeek-V4.1 with a prefill graph that is {graphs}, not {graph}",
-        "set cuda-graph-backend-prefill to {graphs}, or dsv4-attn-backend to flashmla",
+        "set {place} to {graphs}, or dsv4-attn-backend to flashmla",
         "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py",
         decided_by="deepseek_v4_hook.validate_deepseek_v41_features",
         roles=ROLES,
         stated=("dsv41-2026-09", "0.5.23"),
-        shows={"graph": PREFILL_GRAPH, "graphs": _TRTLLM_GRAPHS},
+        shows={"graph": PREFILL_GRAPH, "graphs": _TRTLLM_GRAPHS, "place": PREFILL_GRAPH_PLACE},
     ),
 )
 RESOLVED: Final = (CUDA_GRAPH_PREFILL, CUDA_GRAPH_DECODE)

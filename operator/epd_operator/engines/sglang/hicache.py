@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import Expr, Opaque, named, some, when
+from epd_operator.engines.expression import Expr, Opaque, every, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_DECODE, MODE
-from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE, RADIX_CACHE_SIDES
+from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE
 from epd_operator.engines.sglang.disaggregation import HOST_RECEIVE, RETRACTION_BACKUP
 from epd_operator.engines.sglang.given import flag, written
 
@@ -28,6 +28,7 @@ _UNFIT_STORAGES: Final = ("mooncake", "npu_memcache")
 
 _HICACHE: Final = flag("enable-hierarchical-cache")
 _LINKER: Final = flag("enable-unified-cache-external-linker")
+_LINKER_GIVEN: Final = written("enable-unified-cache-external-linker")
 _LINKER_BACKEND: Final = flag("unified-cache-external-linker-backend")
 _LINKER_CONFIG: Final = written("unified-cache-external-linker-config")
 _STORAGE: Final = written("hicache-storage-backend")
@@ -173,18 +174,43 @@ _LINKER_RULES: Final = (
         roles=ROLES,
     ),
     Rule(
-        "linker-features",
-        _LINKER & some(DISABLE_RADIX_CACHE, written("radix-cache-backend").given, _HICACHE, _STORAGE.given),
-        (
-            written("enable-unified-cache-external-linker"),
-            *RADIX_CACHE_SIDES,
-            written("enable-hierarchical-cache"),
-            _STORAGE,
-        ),
-        "the external linker needs the built-in radix cache and replaces the hierarchical cache and its storage",
-        "remove enable-unified-cache-external-linker, or enable-hierarchical-cache, hicache-storage-backend, "
-        "radix-cache-backend and disable-radix-cache",
-        _SOURCE,
+        id="linker-features",
+        when=_LINKER & _HICACHE,
+        sides=(_LINKER_GIVEN, written("enable-hierarchical-cache")),
+        says="the external linker takes the place of the hierarchical cache",
+        fix="remove enable-hierarchical-cache or enable-unified-cache-external-linker",
+        source=_SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        id="linker-storage",
+        when=every(_LINKER, ~_HICACHE, _STORAGE.given),
+        sides=(_LINKER_GIVEN, _STORAGE),
+        says="the external linker takes the place of the storage behind a hierarchical cache",
+        fix="remove hicache-storage-backend or enable-unified-cache-external-linker",
+        source=_SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        id="linker-radix-backend",
+        when=_LINKER & written("radix-cache-backend").given,
+        sides=(_LINKER_GIVEN, written("radix-cache-backend")),
+        says="the external linker needs the built-in radix cache",
+        fix="remove radix-cache-backend or enable-unified-cache-external-linker",
+        source=_SOURCE,
+        decided_by=_DECIDES,
+        roles=ROLES,
+    ),
+    Rule(
+        id="linker-radix-cache",
+        when=_LINKER & DISABLE_RADIX_CACHE,
+        sides=(_LINKER_GIVEN, DISABLE_RADIX_CACHE),
+        says="the external linker needs the radix cache, and this server has none",
+        fix="remove enable-unified-cache-external-linker; or remove disable-radix-cache, and on decode set "
+        "disaggregation-decode-enable-radix-cache",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),

@@ -49,7 +49,7 @@ _HOLES: Final = (
         when=every(_ON, IS_V41, flag("enable-return-hidden-states")),
         sides=(_REPLAY, written("enable-return-hidden-states")),
         says="replay skips the late layers of all but the last 128 rows, so their hidden states do not exist",
-        fix=f"{_LEAVE}, or remove enable-return-hidden-states",
+        fix="leave decoder replay at Auto, which is off here, or remove enable-return-hidden-states",
         source=_AUTO,
         hole=True,
         overridable=True,
@@ -122,6 +122,7 @@ _ADVICE: Final = (
         fix="set language-model-only on prefill and decode to serve text only, or remove enable-prefill-cp",
         source="sgl-project/sglang#40161",
         severity="warning",
+        roles=("prefill", "aggregated"),
     ),
     Rule(
         id="prefill-cp-chunk",

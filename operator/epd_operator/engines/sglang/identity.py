@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.engines.expression import named, when
 from epd_operator.engines.process import Process
-from epd_operator.engines.sglang.agreement import ATTENTION_TP_WITH_CP, COMPRESSED_LAYOUT, DRAFT, DRAFT_SIZE, KV_LAYOUT
-from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE
+from epd_operator.engines.sglang.agreement import (
+    ATTENTION_TP_WITH_CP,
+    COMPRESSED_LAYOUT,
+    DRAFT,
+    DRAFT_MODEL,
+    DRAFT_REVISION,
+    DRAFT_SIZE,
+)
+from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, KV_LAYOUT, PAGE_SIZE
 from epd_operator.engines.sglang.base import CHECKPOINT, IS_PREFILL
 from epd_operator.engines.sglang.given import env, flag
 from epd_operator.engines.sglang.ownership import OWNED
@@ -35,8 +42,8 @@ IDENTITY: Final = (
     named("allocation_policy", flag("disaggregation-decode-allocation-policy")),
     DRAFT,
     named("draft_size", when(_DRAFTS, DRAFT_SIZE, None)),
-    named("draft_model", when(_DRAFTS, flag("speculative-draft-model-path"), None)),
-    named("draft_revision", when(_DRAFTS, flag("speculative-draft-model-revision"), None)),
+    named("draft_model", when(_DRAFTS & ~(flag("model-path") == DRAFT_MODEL), DRAFT_MODEL, None)),
+    named("draft_revision", when(_DRAFTS & ~(flag("revision") == DRAFT_REVISION), DRAFT_REVISION.otherwise(""), None)),
     named("draft_attention_tp", when(_DRAFTS, ATTENTION_TP_WITH_CP, None)),
     named("draft_verify_mode", when(_DRAFTS, env("SGLANG_RAGGED_VERIFY_MODE"), None)),
     named("decoder_replay", when(IS_PREFILL, DECODER_REPLAY, None)),

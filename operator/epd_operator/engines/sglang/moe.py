@@ -13,10 +13,7 @@ from epd_operator.engines.expression import every, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_SM100
 from epd_operator.engines.sglang.given import flag, written
-from epd_operator.engines.sglang.parallel import (
-    IS_DWDP,
-    TP_SIZE,
-)
+from epd_operator.engines.sglang.parallel import IS_DWDP, MOE_DP_SIZE, SCALE_JOINER, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
 
 _MOE: Final = "SGLang 0.5.23, srt/arg_groups/moe_hook.py"
@@ -183,6 +180,18 @@ _RUNNERS: Final = (
         "remove shared-experts-tp-size",
         "SGLang 0.5.23, srt/arg_groups/parallel_hook.py, handle_shared_experts_tp",
         decided_by="parallel_hook.handle_shared_experts_tp",
+    ),
+    Rule(
+        id="expert-ranks-divide-tp",
+        when=every(~SCALE_JOINER, MOE_DP_SIZE == 1, EP_SIZE > 0, TP_SIZE > 0, ~(TP_SIZE % EP_SIZE == 0)),
+        sides=(EP_SIZE, TP_SIZE),
+        says="cannot split {tp} tensor-parallel ranks into {ep} equal groups of experts; the engine does not check it "
+        "and fails while it builds the groups",
+        fix="set ep-size to a divisor of tp-size, or leave it out",
+        source="SGLang 0.5.23, srt/distributed/parallel_state.py (read, not run)",
+        hole=True,
+        overridable=True,
+        shows={"tp": TP_SIZE, "ep": EP_SIZE},
     ),
 )
 

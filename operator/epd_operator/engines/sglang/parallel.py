@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from epd_operator.engines.expression import every, named, some, when
+from epd_operator.engines.expression import every, model_of, named, some, when
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_DECODE, IS_SM100, IS_V41, MODE
 from epd_operator.engines.sglang.given import flag, written
@@ -71,6 +71,8 @@ TP_LM_HEAD_ALL_TO_ALL: Final = named(
     ),
     written("enable-tp-lm-head-all-to-all"),
 )
+_OUTPUT_GROUPS: Final = model_of("o_groups", "int")
+"""Groups of heads in the output projection; a rank computes whole ones."""
 _HEAD: Final = flag("enable-tp-lm-head-all-to-all") == True  # noqa: E712 - builds an expression
 
 _MEASURES_ATTENTION_TP: Final = every(
@@ -171,10 +173,11 @@ _NODES: Final = (
         "replicas-on-one-node",
         (DP_SIZE > 1) & ~(NNODES == 1),
         (DP_SIZE, NNODES),
-        "keeps replicas inside one node",
-        "set attn-dp-size instead of dp-size across nodes, or run replicas as more pods",
+        "dp-size starts whole replicas, which all live on one node, and this engine spans {nodes}",
+        "remove dp-size: run replicas as more pods, or set attn-dp-size for attention data parallelism",
         f"{_VALIDATION}, check_server_args",
         decided_by="validation_hook.check_server_args",
+        shows={"nodes": NNODES},
     ),
     Rule(
         "dense-tp-size",
@@ -184,6 +187,18 @@ _NODES: Final = (
         "set moe-dense-tp-size to 1 or remove it",
         f"{_VALIDATION}, check_server_args",
         decided_by="validation_hook.check_server_args",
+    ),
+    Rule(
+        id="attention-tp-groups",
+        when=every(IS_V41, _OUTPUT_GROUPS % ATTN_TP_SIZE > 0),
+        sides=(ATTN_TP_SIZE, written("attn-dp-size")),
+        says="each rank of attention TP computes whole groups of the output projection, and {groups} groups do not "
+        "split over attention TP {width}, so the model cannot be built",
+        fix="set attn-dp-size so that tp-size divided by it divides {groups} (tp-size / {groups} where tp-size is a "
+        "multiple of {groups}), or choose a tp-size of 1, 2, 4 or 8",
+        source="SGLang 0.5.23, srt/models/deepseek_v4.py (read, not run)",
+        severity="warning",
+        shows={"groups": _OUTPUT_GROUPS, "width": ATTN_TP_SIZE},
     ),
 )
 

@@ -21,6 +21,7 @@ from epd_operator.engines.sglang.identity import identity, process
 from epd_operator.engines.sglang.ownership import DEFAULT_TRANSFER
 from epd_operator.engines.sglang.platform import PLATFORMS
 from epd_operator.engines.sglang.replay import DECODER_REPLAY
+from epd_operator.engines.shared import DEFAULT_MEMORY
 from epd_operator.engines.version import KNOWN
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def profile(version: str) -> Profile:
         platforms=PLATFORMS,
         transfers=_TRANSFERS,
         catalogue={"encode": flags, "prefill": flags, "decode": flags},
-        resources=dict.fromkeys(("prefill", "decode"), DefaultResources(cpu="8", memory="128Gi")),
+        resources=dict.fromkeys(("prefill", "decode"), DefaultResources(cpu="8", memory=DEFAULT_MEMORY["SGLang"])),
         default_startup_minutes=90,
         default_grace_seconds=900,
         pre_stop_seconds=PRE_STOP_SECONDS,

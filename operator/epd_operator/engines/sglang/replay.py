@@ -14,7 +14,7 @@ from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, IS_TRTLLM, 
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PD, IS_PREFILL, IS_V41, MODE
 from epd_operator.engines.sglang.chunk import CHUNK_SIZE, MAX_RUNNING_REQUESTS
 from epd_operator.engines.sglang.given import flag, written
-from epd_operator.engines.sglang.graph import PREFILL_GRAPH
+from epd_operator.engines.sglang.graph import PREFILL_GRAPH, PREFILL_GRAPH_PLACE
 from epd_operator.engines.sglang.model import RETURN_HIDDEN_STATES
 from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED
 from epd_operator.engines.sglang.parallel import (
@@ -83,12 +83,12 @@ _DECODER_RULES: Final = (
         _DECODER_ON & _DECODER_GRAPH,
         (_DECODER, PREFILL_GRAPH),
         "decoder replay runs with a prefill graph that is {graphs}, not {graph}",
-        f"set cuda-graph-backend-prefill to {{graphs}}, or {_LEAVE_OUT}",
+        f"set {{place}} to {{graphs}}, or {_LEAVE_OUT}",
         _SOURCE,
         decided_by=_FEATURES,
         roles=ROLES,
         stated=_ALL,
-        shows={"graph": PREFILL_GRAPH, "graphs": _DECODER_GRAPHS},
+        shows={"graph": PREFILL_GRAPH, "graphs": _DECODER_GRAPHS, "place": PREFILL_GRAPH_PLACE},
     ),
     Rule(
         "decoder-replay-attention-dp",
@@ -174,12 +174,12 @@ _ENCODER_RULES: Final = (
         _ENCODER_ON & _ENCODER_GRAPH,
         (_ENCODER, PREFILL_GRAPH, PLATFORM),
         "encoder replay runs with a prefill graph that is {graphs}, not {graph}",
-        "set cuda-graph-backend-prefill to {graphs}, or remove encoder replay",
+        "set {place} to {graphs}, or remove encoder replay",
         _SOURCE,
         decided_by=_FEATURES,
         roles=ROLES,
         stated=_READ,
-        shows={"graph": PREFILL_GRAPH, "graphs": _ENCODER_GRAPHS},
+        shows={"graph": PREFILL_GRAPH, "graphs": _ENCODER_GRAPHS, "place": PREFILL_GRAPH_PLACE},
     ),
     Rule(
         "encoder-replay-attention-cp",

@@ -9,11 +9,12 @@ from typing import Final
 
 from epd_operator.engines.expression import at, every, field_of, lift, named, number, some, spec_of, when
 from epd_operator.engines.rule import Rule
-from epd_operator.engines.sglang.base import GPU_MEMORY_GIB
+from epd_operator.engines.sglang.base import GPU_MEMORY_GIB, ON_A_SPEC
 from epd_operator.engines.sglang.given import env, flag, written
-from epd_operator.engines.sglang.parallel import DP_SIZE, PP_SIZE, TP_SIZE
+from epd_operator.engines.sglang.moe import EP_SIZE
+from epd_operator.engines.sglang.parallel import DP_SIZE, MOE_DP_SIZE, PP_SIZE, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
-from epd_operator.engines.shared import MEMORY, MEMORY_GIB
+from epd_operator.engines.shared import MEMORY, MEMORY_GIB, SHM, SHM_GIB
 
 _EPD: Final = "docs/resources.md"
 _ROLES: Final = ("prefill", "decode")
@@ -65,7 +66,7 @@ _GPUS: Final = (
 _BLOCK: Final = 32
 _INTERMEDIATE: Final = 2304
 """Edge of a quantised block, and width of one expert. Source: config.json of DeepSeek-V4.1-Flash."""
-_EXPERT_RANKS: Final = TP_SIZE // flag("ep-size")
+_EXPERT_RANKS: Final = TP_SIZE // EP_SIZE // MOE_DP_SIZE
 _SLICE: Final = lift(_INTERMEDIATE) // _EXPERT_RANKS
 
 _WEIGHTS: Final = spec_of("model.weightsGiBPerGpu", "float")
@@ -93,13 +94,15 @@ ENGRAM_GIB: Final = named(
     env("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE"),
 )
 
-_RANKS_PER_POD: Final = TP_SIZE // NODES
+_RANKS_PER_POD: Final = GPUS_NEEDED // NODES
 _HICACHE: Final = flag("enable-hierarchical-cache")
 _HICACHE_SIZE: Final = flag("hicache-size")
 _DEVICE_KV_GIB: Final = _SHARE * _CARD - _WEIGHTS
 """What a GPU has for key/value pages; absent unless the share and the weights are given."""
 _HICACHE_RANK_GIB: Final = when(
-    _HICACHE_SIZE > 0, _HICACHE_SIZE * _GB_IN_GIB, _DEVICE_KV_GIB * flag("hicache-ratio").otherwise(2.0)
+    _HICACHE_SIZE > 0,
+    _HICACHE_SIZE * _GB_IN_GIB,
+    when(_DEVICE_KV_GIB < 0.0, 0.0, _DEVICE_KV_GIB) * flag("hicache-ratio").otherwise(2.0),
 )
 HICACHE_GIB: Final = named(
     "hicache_host_gib",
@@ -110,13 +113,40 @@ HICACHE_GIB: Final = named(
 )
 _HEADROOM: Final = 1.1
 """Index and draft pools come on top of the size stated. Source: sgl-project/sglang#30581."""
+_LEAST_LEFT_GIB: Final = 16.0
+"""What the engine's own processes take beside tables and caches; below it a pod is at risk (a rule of thumb)."""
+HOST_GIB: Final = named(
+    "host_gib",
+    ENGRAM_GIB + HICACHE_GIB.otherwise(0.0),
+    written("hicache-size"),
+    written("hicache-ratio"),
+    written("enable-hierarchical-cache"),
+    env("SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE"),
+)
+"""What tables and host caches of a pod take of its memory for good."""
+_ENGRAM_FITS: Final = ENGRAM_GIB <= MEMORY_GIB
+_HICACHE_FITS: Final = HICACHE_GIB.otherwise(0.0) <= MEMORY_GIB
+_BOTH: Final = every(ENGRAM_GIB > 0.0, HICACHE_GIB > 0.0)
+_HICACHE_TIGHT: Final = every(HICACHE_GIB > 0.0, HICACHE_GIB * _HEADROOM > MEMORY_GIB)
+_NO_SHARE: Final = LEAST_SHARE >= 1.0
 
 _HOST: Final = (
     Rule(
+        id="weights-gpu-memory",
+        when=_NO_SHARE,
+        sides=(spec_of("model.weightsGiBPerGpu", "float"), spec_of("engine.gpuMemoryGiB", "float")),
+        says="the {weights} GiB of weights fill the {card} GiB of a GPU, and no mem-fraction-static can help",
+        fix="spread the model over more GPUs (tp-size, resources.gpu), or correct spec.model.weightsGiBPerGpu",
+        source="sgl-project/sglang cookbook; SemiAnalysisAI/InferenceX#2128",
+        roles=_ROLES,
+        overridable=True,
+        shows={"card": _CARD, "weights": _WEIGHTS},
+    ),
+    Rule(
         id="memory-share-weights",
-        when=_SHARE < LEAST_SHARE,
+        when=every(~_NO_SHARE, _SHARE <= LEAST_SHARE),
         sides=(_SHARE, LEAST_SHARE),
-        says="of {card} GiB this share leaves less than the {weights} GiB of weights, before any key/value page",
+        says="of {card} GiB this share leaves nothing beside the {weights} GiB of weights for key/value pages",
         fix="set mem-fraction-static above {least}",
         source="sgl-project/sglang cookbook; SemiAnalysisAI/InferenceX#2128",
         roles=_ROLES,
@@ -148,7 +178,7 @@ _HOST: Final = (
     ),
     Rule(
         id="hicache-headroom",
-        when=every(HICACHE_GIB <= MEMORY_GIB, HICACHE_GIB * _HEADROOM > MEMORY_GIB),
+        when=every(HICACHE_GIB <= MEMORY_GIB, _HICACHE_TIGHT, HOST_GIB <= MEMORY_GIB),
         sides=(HICACHE_GIB, MEMORY),
         says="{ranks} ranks take {total} GiB of {memory} GiB for the host cache, and index and draft pools come on top",
         fix="leave a tenth and what the engine needs beside it: lower hicache-size or raise resources.memory",
@@ -158,9 +188,39 @@ _HOST: Final = (
         shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": MEMORY_GIB},
     ),
     Rule(
+        id="host-memory-sum",
+        when=every(_BOTH, _ENGRAM_FITS, _HICACHE_FITS, HOST_GIB > MEMORY_GIB),
+        sides=(MEMORY, ENGRAM_GIB, HICACHE_GIB),
+        says="the n-gram tables ({tables} GiB) and the host cache ({cache} GiB) each fit into the {memory} GiB of the "
+        "pod, and together they do not",
+        fix="raise resources.memory above their sum and what the engine needs beside it, lower hicache-size or "
+        "hicache-ratio, or give up one of the two",
+        source="sgl-project/sglang#39666, sgl-project/sglang#14282",
+        roles=_ROLES,
+        overridable=True,
+        shows={"tables": ENGRAM_GIB, "cache": HICACHE_GIB, "memory": MEMORY_GIB},
+    ),
+    Rule(
+        id="host-memory-headroom",
+        when=every(
+            HOST_GIB > 0.0,
+            HOST_GIB <= MEMORY_GIB,
+            ~_HICACHE_TIGHT,
+            HOST_GIB + SHM_GIB.otherwise(0.0) > MEMORY_GIB - _LEAST_LEFT_GIB,
+        ),
+        sides=(HOST_GIB, SHM, MEMORY),
+        says="tables and caches take {host} GiB of {memory} GiB, and shared memory, when it is full, {shm} GiB: less "
+        "than 16 GiB are left for the engine itself",
+        fix="raise resources.memory, or lower hicache-size or resources.shm",
+        source="docs/resources.md",
+        severity="warning",
+        roles=_ROLES,
+        shows={"host": HOST_GIB, "memory": MEMORY_GIB, "shm": SHM_GIB.otherwise(0.0)},
+    ),
+    Rule(
         id="tp-quantisation-block",
         when=every(_EXPERT_RANKS > 0, ~(_SLICE % _BLOCK == 0)),
-        sides=(TP_SIZE, written("ep-size")),
+        sides=(TP_SIZE, EP_SIZE),
         says="{ranks} ranks share one expert, and a slice of {width} rows cuts its quantised blocks of 32",
         fix="raise ep-size so that fewer ranks share an expert, or use a tp-size of at most 8",
         source="sgl-project/sglang#23602; config.json of DeepSeek-V4.1-Flash",
@@ -170,8 +230,6 @@ _HOST: Final = (
     ),
 )
 
-_ON_A_SPEC: Final = spec_of("engine.type", "str").given
-"""A bare command line says nothing about the pod around it."""
 _BACKEND_IS_RDMA: Final = flag("disaggregation-transfer-backend").isin(("mooncake", "nixl", "mori"))
 _TIMEOUTS: Final = (
     "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
@@ -182,7 +240,7 @@ _ROUTER_SECONDS: Final = spec_of("router.requestTimeoutSeconds", "int").otherwis
 _NETWORK: Final = (
     Rule(
         id="rdma-missing",
-        when=every(_ON_A_SPEC, _BACKEND_IS_RDMA, ~(RDMA.otherwise(0) > 0), ~switch("MC_FORCE_TCP")),
+        when=every(ON_A_SPEC, _BACKEND_IS_RDMA, ~(RDMA.otherwise(0) > 0), ~switch("MC_FORCE_TCP")),
         sides=(spec_of("transfer.backend", "str"), RDMA),
         says="this back end moves pages over RDMA, and the pod gets no RDMA device",
         fix="set resources.rdma to the devices of a pod, or spec.transfer.backend to mooncake_tcp",
@@ -205,7 +263,20 @@ _NETWORK: Final = (
     ),
 )
 
+_GATE: Final = written("gated-launch-port")
+
 _LIFE: Final = (
+    Rule(
+        id="gated-launch",
+        when=_GATE.given,
+        sides=(_GATE,),
+        says="the engine waits before it loads anything until somebody posts to /gate/activate on this port, and "
+        "until then the pod is not ready",
+        fix="leave gated-launch-port out, unless something of yours opens the gate",
+        source="SGLang 0.5.23, srt/distributed/gated_launch.py (read, not run)",
+        severity="warning",
+        roles=_ROLES,
+    ),
     Rule(
         id="grace-short",
         when=_GRACE < 120,

@@ -42,7 +42,7 @@ _BLOCK: Final = written("speculative-dspark-block-size")
 _DRAFT: Final = written("speculative-draft-model-path")
 _VERIFY: Final = env("SGLANG_RAGGED_VERIFY_MODE")
 _COORDINATES: Final = switch("SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION")
-_IS_RAGGED: Final = _VERIFY.given & ~(_VERIFY == "static")
+_IS_RAGGED: Final = _VERIFY.isin(("cap-accept", "compact"))
 
 _IS_EAGLE: Final = SPECULATES & (_ALGORITHM == "EAGLE")
 IS_DSPARK: Final = SPECULATES & (_ALGORITHM == "DSPARK")
@@ -99,8 +99,8 @@ _KINDS: Final = (
     Rule(
         "speculation-eagle-topk",
         _IS_EAGLE & ~(flag("speculative-eagle-topk") == 1),
-        (_ALGORITHM, written("speculative-eagle-topk")),
-        "EAGLE on DeepSeek-V4 drafts one candidate at a time, and DeepSeek-V4.1 has no EAGLE at all",
+        (_ALGORITHM,),
+        "DeepSeek-V4.1 drafts with DSPARK only, and EAGLE is not for it",
         "set speculative-algorithm to DSPARK or leave it out",
         _V4,
         decided_by=_DEFAULTS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.engines.expression import Opaque, contains, lower, size, some, starts
 from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import PAGE_SIZE, SPECULATES
-from epd_operator.engines.sglang.base import IS_DECODE, IS_PD, MODE
+from epd_operator.engines.sglang.base import IS_DECODE, IS_PD, MODE, ON_A_SPEC
 from epd_operator.engines.sglang.chunk import CHUNK_SIZE
 from epd_operator.engines.sglang.disaggregation import RUST_SERVER
 from epd_operator.engines.sglang.given import env, flag, written
@@ -191,7 +191,10 @@ _SCHEDULING: Final = (
 _SERVING: Final = (
     Rule(
         "served-name-colon",
-        contains(_NAME, ":") & ~some(*(starts(lower(_NAME), scheme) for scheme in ("s3://", "gs://", "az://"))),
+        # A spec's own schema refuses it first.
+        contains(_NAME, ":")
+        & ~ON_A_SPEC
+        & ~some(*(starts(lower(_NAME), scheme) for scheme in ("s3://", "gs://", "az://"))),
         (written("served-model-name"), written("model-path")),
         "a colon in the served name would be read as model:adapter, the way clients ask for LoRA adapters",
         "set a served model name without a colon",
