@@ -66,9 +66,9 @@ def test_a_role_against_the_flags_is_an_error(epd: Epd, role: str, words: list[s
 def test_variables_count_however_they_are_given(epd: Epd, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
-    def judge(version: str, platform: str, argv: Any, env: dict[str, str]) -> Any:
+    def judge(version: str, platform: str, argv: Any, env: dict[str, str], *, asked: str) -> Any:
         seen.append(env)
-        return original(version, platform, argv, env)
+        return original(version, platform, argv, env, asked=asked)
 
     from epd_operator.engines import validation  # noqa: PLC0415 - to be replaced
 
@@ -134,6 +134,10 @@ def test_rows_come_from_standard_input(epd: Epd, monkeypatch: pytest.MonkeyPatch
         ('{"argv": [1]}', "argv must be a list of texts"),
         ('{"argv": [], "env": {"A": 1}}', "env must be an object of texts"),
         ('{"argv": [], "config": 1}', "config must be an object"),
+        ('{"argv": [], "config": {"model_type": 3}}', "config.model_type must be a text"),
+        ('{"argv": [], "config": {"text_config": "x"}}', "config.text_config must be an object"),
+        ('{"argv": [], "config": {"text_config": {"o_groups": "8"}}}', "config.text_config.o_groups must be a whole"),
+        ('{"argv": [], "config": {"text_config": {"o_groups": true}}}', "config.text_config.o_groups must be a whole"),
         ('{"argv": [], "platform": "abacus"}', "use one of cuda-sm90"),
         ('{"argv": [], "platform": ["x"]}', "platform must be a text"),
     ],
@@ -150,10 +154,55 @@ def test_a_bad_row_is_told_and_the_others_are_judged(epd: Epd, write: Write, row
     assert second == {"id": "a", "accepted": True, "findings": []}
 
 
-def test_a_row_of_another_encoding_is_told(epd: Epd, write: Write) -> None:
-    answer = epd("validate", "--cases", write(b'{"argv": ["\xff"]}\n', "cases.jsonl"))
+def test_a_row_of_another_encoding_is_told_and_the_others_are_judged(epd: Epd, write: Write) -> None:
+    rows = b'{"argv": ["\xff"]}\n' + lines(ROWS[:1]).encode()
+    answer = epd("validate", "--cases", write(rows, "cases.jsonl"))
+    first, second = (json.loads(line) for line in answer.out.splitlines())
     assert answer.status == 2
-    assert "UTF-8" in answer.err
+    assert "UTF-8" in first["error"]
+    assert second["accepted"]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ('{"id": "mine", "argv": [1]}', "mine"),
+        ('{"id": 7, "argv": [], "env": 3}', 7),
+        ('{"id": {"a": [1]}, "argv": []}', {"a": [1]}),
+        ('{"id": NaN, "argv": []}', 1),
+        ('{"id": {"a": Infinity}, "argv": []}', 1),
+    ],
+)
+def test_every_answer_is_json_under_the_id_of_its_row(epd: Epd, write: Write, row: str, name: Any) -> None:
+    answer = epd("validate", "--cases", write(f"{row}\n", "cases.jsonl"))
+
+    def refuse(constant: str) -> Any:
+        pytest.fail(f"no JSON: {constant}")
+
+    assert json.loads(answer.out, parse_constant=refuse)["id"] == name
+
+
+def test_strict_refuses_rows_with_warnings(epd: Epd, write: Write) -> None:
+    rows = [{"id": "new", "argv": ["--brand-new-flag", "1"]}]
+    name = write(lines(rows), "cases.jsonl")
+    newer = ["--engine-version", "0.5.99", "--cases", name]
+    answer = epd("validate", *newer)
+    row = json.loads(answer.out)
+    assert (answer.status, row["accepted"], row["approximate"]) == (0, True, True)
+    answer = epd("validate", "--strict", *newer)
+    assert (answer.status, json.loads(answer.out)["accepted"]) == (1, False)
+
+
+def test_a_version_without_rules_is_judged_approximately_and_says_so(epd: Epd) -> None:
+    words = ["--engine-version", "0.5.99", "--", "--tp-size", "4", "--brand-new-flag", "1"]
+    answer = epd("validate", *words)
+    head = answer.out.splitlines()[0]
+    assert answer.status == 0
+    assert head.endswith("(SGLang 0.5.99 on cuda-sm90, approximately: by the rules of 0.5.23)")
+    assert "warning[flag-unknown]" in answer.out
+    (document,) = json.loads(epd("validate", "-o", "json", *words).out)["documents"]
+    assert (document["approximate"], document["askedVersion"], document["engineVersion"]) == (True, "0.5.99", "0.5.23")
+    assert epd("validate", "--", "--tp-size", "4", "--brand-new-flag", "1").status == 1
 
 
 def test_a_thousand_lines_take_seconds(epd: Epd, write: Write) -> None:

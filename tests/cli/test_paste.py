@@ -32,6 +32,11 @@ FLAGS = ("--tp", "4")
             FLAGS,
             {"A": "1", "B": "2", "C": "3"},
         ),
+        (["export X=1; python3 -m sglang.launch_server --tp 4"], FLAGS, {"X": "1"}),
+        (["# a recipe\nexport X=1 Y=2\nsglang serve --tp 4  # four GPUs\n"], FLAGS, {"X": "1", "Y": "2"}),
+        (["cd /srv && sglang serve --tp 4"], FLAGS, {}),
+        (["X=1\nsglang serve --tp 4"], FLAGS, {}),
+        (["sglang serve --name 'a;b # c' --url x#y"], ("--name", "a;b # c", "--url", "x#y"), {}),
         (["--reasoning-parser", "a b"], ("--reasoning-parser", "a b"), {}),
     ],
 )
@@ -43,7 +48,11 @@ def test_a_command_line_is_reduced_to_flags_and_variables(
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["vllm", "serve"], "neither a flag nor SGLang's program"), (["--a 'b"], "cannot be split")],
+    [
+        (["vllm", "serve"], "neither a flag nor SGLang's program"),
+        (["--a 'b"], "cannot be split"),
+        (["sglang serve --tp 4 &\nsglang serve --tp 8"], "starts 2 servers: give one command line at a time"),
+    ],
 )
 def test_what_is_no_command_line_is_told(words: list[str], message: str) -> None:
     with pytest.raises(PasteError, match=message):

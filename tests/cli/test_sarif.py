@@ -172,3 +172,13 @@ def test_nothing_found_is_an_empty_run(epd: Epd, write: Write) -> None:
     found = json.loads(epd("validate", "-o", "sarif", write()).out)
     jsonschema.validate(found, SARIF)
     assert found["runs"][0]["results"] == []
+
+
+def test_a_rule_is_described_by_itself_and_not_by_what_it_found(epd: Epd, write: Write, bad: str) -> None:
+    gpus = bad.replace("      replicas: two\n", "      resources: {gpu: 3}\n").replace(", port: 1", "")
+    found = json.loads(epd("validate", "-o", "sarif", write(gpus)).out)
+    rules = {rule["id"]: rule for rule in found["runs"][0]["tool"]["driver"]["rules"]}
+    assert "(needed)" in rules["gpu-too-few"]["fullDescription"]["text"] or not any(
+        char.isdigit() for char in rules["gpu-too-few"]["fullDescription"]["text"]
+    )
+    assert rules["flag-unknown"]["fullDescription"]["text"] == "this version does not have the flag"

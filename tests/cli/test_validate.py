@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +15,9 @@ import yaml
 
 from epd_operator.cli.record import SCHEMA
 from epd_operator.cli.terminal import clean
+from epd_operator.cli.terminal import write as write_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Epd, Write
 
 
@@ -267,7 +269,83 @@ def test_characters_that_the_stream_lacks_are_escaped() -> None:
     class Ascii(io.StringIO):
         encoding = "ascii"
 
-    assert clean("ü\ud800", Ascii()) == "\\xfc\\ud800"
+    stream = Ascii()
+    write_line(clean("ü\ud800"), stream)
+    assert stream.getvalue() == "\\xfc\\ud800\n"
+
+
+@pytest.mark.parametrize("place", ["name: bad", "replicas: two", "chunkd-prefill-size", "tp-size: 4\n", '0.5.23"'])
+def test_nothing_in_a_document_makes_lines_or_colours_of_its_own(
+    epd: Epd, write: Write, bad: str, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    forged = "\\e[32;1maccepted\\e[0m\\nforged.yaml: accepted"
+    key, colon, _ = place.partition(":")
+    text = f'{key}: "{forged}"\n' if colon else f'"{forged}"' if key.startswith("chunkd") else f'{forged}"'
+    answer = epd("validate", write(bad.replace(place, text, 1)))
+    assert "forged" in answer.out
+    assert "\x1b[32;1m" not in answer.out
+    assert not [line for line in answer.out.splitlines() if line.startswith("forged")]
+
+
+def test_a_file_name_cannot_forge_lines(epd: Epd, write: Write, bad: str) -> None:
+    answer = epd("validate", write(bad, "a\nforged.yaml: accepted.yaml"))
+    assert not [line for line in answer.out.splitlines() if line.strip().startswith("forged")]
+
+
+def test_what_is_no_file_is_passed_over_in_folders(epd: Epd, write: Write, good: str, tmp_path: Path) -> None:
+    write(good, "in/a.yaml")
+    os.mkfifo(tmp_path / "in" / "pipe.yaml")
+    (tmp_path / "in" / "gone.yaml").symlink_to("nowhere.yaml")
+    (tmp_path / "in" / "zero.yaml").symlink_to("/dev/zero")
+    answer = epd("validate", "in")
+    assert (answer.status, answer.err, answer.out.splitlines()[-1]) == (0, "", "1 document: 1 accepted")
+
+
+def _run(words: list[str], stdout: Any) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "epd_operator.cli.main", *words]
+    return subprocess.run(program, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif"])
+def test_the_verdict_outlives_the_reader_of_the_output(write: Write, bad: str, form: str) -> None:
+    name = write("---\n".join([bad] * 40))
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = _run(["validate", "-o", form, name], writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("command", ["validate", "explain", "render"])
+def test_output_that_cannot_be_written_is_one_line(write: Write, good: str, command: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = _run([command, write(good)], full)
+    assert done.returncode == 2
+    assert done.stderr == "epd: the output cannot be written: No space left on device\n"
+
+
+def test_an_acknowledgement_without_effect_is_no_reason_to_refuse(epd: Epd, write: Write, good: str) -> None:
+    row = {"id": "made-up", "versions": ["0.1"], "says": "it hangs", "fix": "wait", "source": "nobody"}
+    name = write(good.replace('"0.1"}', '"0.1", acknowledge: [made-up]}'))
+    known = write(json.dumps([row]), "advisories.yaml")
+    for command in ("validate", "explain", "render"):
+        assert epd(command, name).status == 0
+    assert "acknowledge-unknown" in epd("explain", name).err
+    answer = epd("explain", "--advisories", known, name)
+    assert answer.status == 0
+    assert "acknowledge-unknown" not in answer.err
+    assert "made-up" in answer.err
+    assert epd("explain", "--advisories", write("[7]", "bad.yaml"), name).status == 2
+
+
+@pytest.mark.parametrize("name", ["Bad NS", "", "-a", "a" * 64, "a.b"])
+def test_a_namespace_that_cannot_be_is_refused(epd: Epd, write: Write, name: str) -> None:
+    answer = epd("render", f"--namespace={name}", write())
+    assert (answer.status, answer.out) == (2, "")
+    assert "is no name of a namespace" in answer.err
 
 
 def test_a_path_with_any_name_is_read(epd: Epd, write: Write, good: str) -> None:
@@ -288,7 +366,8 @@ def test_a_path_with_any_name_is_read(epd: Epd, write: Write, good: str) -> None
 def test_wrong_usage_is_told(epd: Epd, words: list[str]) -> None:
     answer = epd(*words)
     assert answer.status == 2
-    assert "epd: error: " in answer.err or "epd validate: error: " in answer.err
+    assert "epd validate: error: " in answer.err
+    assert answer.err.startswith("usage: epd validate ")
 
 
 def test_config_map_volumes_are_read(epd: Epd, write: Write, good: str, tmp_path: Path) -> None:

@@ -85,3 +85,9 @@ def test_no_list_is_no_advisory() -> None:
     assert read(None) == ()
     with pytest.raises(AdvisoryError, match="list"):
         read({"id": "x"})
+
+
+@pytest.mark.parametrize("taken", ["structure", "flag-unknown", "gpu-too-few"])
+def test_an_advisory_cannot_take_the_id_of_a_rule(taken: str) -> None:
+    with pytest.raises(AdvisoryError, match=f"{taken} is the id of a rule: rename it"):
+        read([{**MADE_UP, "id": taken}])

@@ -46,7 +46,10 @@ def test_a_release_before_the_model_is_refused_with_the_minimum(version: str, po
 
 
 @pytest.mark.parametrize("policy", BOTH)
-@pytest.mark.parametrize("version", ["", "latest", "5", "0.5.x", "0.5.9999999999999999999", "0.5.\u0662", "dsv41", "0.5.23-cu130", "v", "0.5.23 ", "main"])
+@pytest.mark.parametrize(
+    "version",
+    ["", "latest", "5", "0.5.x", "0.5.9999999999999999999", "0.5.\u0662", "0.5.23-cu130", "0.5.23 ", "main"],
+)
 def test_neither_profile_nor_release_is_refused_and_the_known_are_listed(version: str, policy: Policy) -> None:
     refusal = resolve(version, policy)
     assert isinstance(refusal, Refusal)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.cli import source
+from epd_operator.cli.terminal import clean, write
 from epd_operator.engines.validation import validate_command_line
 
 if TYPE_CHECKING:
@@ -21,20 +23,45 @@ _TYPES: Final[Mapping[str, tuple[type, str]]] = {
     "config": (dict, "an object"),
 }
 
+_CONFIG: Final[Mapping[str, tuple[type, str]]] = {
+    "model_type": (str, "a text"),
+    "text_config": (dict, "an object"),
+}
+_TEXT_CONFIG: Final[Mapping[str, tuple[type, str]]] = dict.fromkeys(
+    ("dspark_block_size", "max_position_embeddings", "o_groups"), (int, "a whole number")
+)
+"""Fields of config.json that rules read."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The SGLang that command lines are judged by.
+
+    Attributes:
+        version: whose rules are applied.
+        asked: the version that they stand in for.
+    """
+
+    version: str
+    asked: str
+
 
 class RowError(ValueError):
     """A row that is no case; the message says why."""
 
 
-def judge(path: str, version: str, platform: str, platforms: tuple[str, ...], out: TextIO) -> int:
+def judge(
+    path: str, engine: Engine, platform: str, platforms: tuple[str, ...], out: TextIO, *, strict: bool = False
+) -> int:
     """Judge every row of a file and write one row for each; the exit status.
 
     Args:
         path: a file of one JSON object a line, `{id, platform, argv, env, config?}`; `-` for standard input.
-        version: engine version.
+        engine: whose rules are applied.
         platform: for rows that name none.
         platforms: those with rules.
         out: where rows go, each as soon as it is known.
+        strict: a warning refuses as well.
     """
     status = 0
     for number, line in enumerate(_lines(path), start=1):
@@ -42,41 +69,63 @@ def judge(path: str, version: str, platform: str, platforms: tuple[str, ...], ou
             continue
         name: Any = number
         try:
-            row = _row(line)
-            name = row.get("id", number)
-            answer = _judged(row, name, version, platform, platforms)
+            row = _object(line)
+            name = _name(row, number)
+            _check(row)
+            answer = {"id": name, **_judged(row, engine, platform, platforms, strict=strict)}
             status = max(status, 0 if answer["accepted"] else 1)
         except RowError as error:
             answer = {"id": name, "error": f"line {number}: {error}"}
-            print(f"epd: {path}: line {number}: {error}", file=sys.stderr)
+            write(clean(f"epd: {path}: line {number}: {error}"), sys.stderr)
             status = 2
-        print(json.dumps(answer), file=out, flush=path == "-")
+        print(json.dumps(answer, allow_nan=False), file=out, flush=path == "-")
     return status
 
 
 def _judged(
-    row: Mapping[str, Any], name: Any, version: str, platform: str, platforms: tuple[str, ...]
+    row: Mapping[str, Any], engine: Engine, platform: str, platforms: tuple[str, ...], *, strict: bool
 ) -> dict[str, Any]:
     judged_for = row.get("platform") or platform
     if judged_for not in platforms:
         raise RowError(f"platform is {judged_for!r}: use one of {', '.join(platforms)}")
     judgement = validate_command_line(
-        version, judged_for, row.get("argv") or [], row.get("env") or {}, config=row.get("config")
+        engine.version,
+        judged_for,
+        row.get("argv") or [],
+        row.get("env") or {},
+        config=row.get("config"),
+        asked=engine.asked,
     )
     return {
-        "id": name,
-        "accepted": judgement.accepted,
+        "accepted": judgement.accepted and not (strict and judgement.findings),
+        **({"approximate": True} if judgement.approximate else {}),
         "findings": [finding.as_json() for finding in judgement.findings],
     }
 
 
-def _row(line: str) -> dict[str, Any]:
+def _object(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(source.decode(line))
+    except source.ReadError as error:
+        raise RowError(error.message) from error
     except (ValueError, RecursionError) as error:
         raise RowError(f"is no JSON: {error}") from error
     if not isinstance(row, dict):
         raise RowError("must be an object with id, platform, argv and env")
+    return row
+
+
+def _name(row: Mapping[str, Any], number: int) -> Any:
+    """The id of a row, or its line where it gives none."""
+    name = row.get("id", number)
+    try:
+        json.dumps(name, allow_nan=False)
+    except ValueError:
+        raise RowError("id must be a text or a number that JSON knows") from None
+    return name
+
+
+def _check(row: Mapping[str, Any]) -> None:
     for key, (kind, words) in _TYPES.items():
         value = row.get(key)
         parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
@@ -86,23 +135,30 @@ def _row(line: str) -> dict[str, Any]:
             raise RowError(f"{key} must be {words}")
     if row.get("argv") is None:
         raise RowError("has no argv: give the words after the program")
-    return row
+    config = row.get("config") or {}
+    _check_types("config", config, _CONFIG)
+    _check_types("config.text_config", config.get("text_config") or {}, _TEXT_CONFIG)
 
 
-def _lines(path: str) -> Iterator[str]:
+def _check_types(place: str, found: Mapping[str, Any], types: Mapping[str, tuple[type, str]]) -> None:
+    for key, (kind, words) in types.items():
+        # None takes a field away; True is an int in Python alone.
+        if type(found.get(key)) not in {kind, type(None)}:
+            raise RowError(f"{place}.{key} must be {words}")
+
+
+def _lines(path: str) -> Iterator[bytes]:
     """Lines of a file, or of standard input as they come.
 
     Raises:
         source.ReadError: it cannot be read.
     """
     if path == "-":
-        for raw in sys.stdin.buffer:
-            yield source.decode(raw)
+        yield from sys.stdin.buffer
         return
     try:
         with Path(path).open("rb") as file:
-            for raw in file:
-                yield source.decode(raw)
+            yield from file
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise source.ReadError(f"cannot be read: {reason}") from error

@@ -42,7 +42,7 @@ def excerpt(source: Source, notes: Sequence[Note], style: Style) -> Iterator[str
         marked = text[position.column - 1 : position.end - 1]
         pad = " " * width(clean(text[cut : position.column - 1]))
         carets = "^" * min(max(width(clean(marked)), 1), WINDOW)
-        yield f"{style('dim', f'{chr(32):>{gutter}} |')} {pad}{style('red', carets)} {words}".rstrip()
+        yield f"{style('dim', f'{chr(32):>{gutter}} |')} {pad}{style('red', carets)} {clean(words)}".rstrip()
 
 
 def _line(source: Source, number: int) -> str:

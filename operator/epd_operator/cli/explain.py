@@ -11,13 +11,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from epd_operator.api import names
 from epd_operator.cli import refusal
 from epd_operator.cli.render import Options, planned_for
-from epd_operator.cli.terminal import clean, style_of
-from epd_operator.engines import lookup, table, validation
+from epd_operator.cli.terminal import clean, style_of, write
+from epd_operator.engines import advisory, lookup, table, validation
 from epd_operator.engines.finding import plain
 from epd_operator.engines.process import mapping, read
 
@@ -81,19 +82,31 @@ class Account:
     resolved: tuple[Resolved, ...]
 
 
-def show(paths: Sequence[str], output: Literal["text", "json"]) -> int:
-    """Explain every object in files and folders; the exit status."""
-    found, status = refusal.accepted(paths)
+def show(paths: Sequence[str], output: Literal["text", "json"], advisories: str | None = None) -> int:
+    """Explain every object in files and folders; the exit status.
+
+    Args:
+        paths: files, folders, or `-` for standard input.
+        output: form of the answer.
+        advisories: file with engine builds known to misbehave, to be warned of on standard error.
+    """
+    try:
+        known = advisory.load(Path(advisories)) if advisories else ()
+    except advisory.AdvisoryError as error:
+        for line in str(error).splitlines():
+            write(clean(f"epd: {line}"), sys.stderr)
+        return 2
+    found, status = refusal.accepted(paths, known)
     explained = [(document, accounts(document)) for document in found]
     if output == "json":
         print(json.dumps({"schema": SCHEMA, "documents": [_record(*pair) for pair in explained]}, indent=2))
         return status
     style = style_of(sys.stdout)
     for document, roles in explained:
-        print(style("bold", clean(f"{document.source.name}: {document.label}", sys.stdout)))
+        write(style("bold", f"{document.source.name}: {document.label}"), sys.stdout)
         for account in roles:
             for line in _lines(account, style):
-                print(line)
+                write(line, sys.stdout)
     return status
 
 
@@ -249,7 +262,7 @@ def _settled(value: Resolved) -> tuple[str, str]:
 
 
 def _table(rows: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
-    cleaned = [(clean(text, sys.stdout), clean(source, sys.stdout)) for text, source in rows]
+    cleaned = [(clean(text), clean(source)) for text, source in rows]
     column = min(max((len(text) for text, _ in cleaned), default=0), 60)
     for text, source in cleaned:
         yield f"    {text:<{column}}  {style('dim', source)}"

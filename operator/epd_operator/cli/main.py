@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         added = commands.add_parser(
             name, help=short, description=long or short, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        added.set_defaults(run=run)
+        added.set_defaults(run=run, parser=added)
         return added
 
     _offline(command)
@@ -95,12 +96,26 @@ def _offline(command: Adder) -> None:
     )
     explain = command("explain", _explain, "show the final command line of each role, and why", texts.EXPLAIN)
     render = command("render", _render, "print every object that the operator would make", texts.RENDER)
+    explain.add_argument(
+        "--advisories", metavar="FILE", help="warn of the engine builds in this YAML list, as `validate` does"
+    )
     for target, forms in ((explain, ("text", "json")), (render, ("yaml", "json"))):
         target.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
         target.add_argument("-o", "--output", choices=forms, default=forms[0], help=f"(default: {forms[0]})")
-    render.add_argument("-n", "--namespace", help="instead of the object's own (default: that, or default)")
+    render.add_argument(
+        "-n", "--namespace", type=_namespace, help="instead of the object's own (default: that, or default)"
+    )
     render.add_argument("--router-image", metavar="IMAGE", help="of the router pods (default: as installed)")
     render.add_argument("--worker-image", metavar="IMAGE", help="of the Reference engine (default: as installed)")
+
+
+def _namespace(text: str) -> str:
+    if len(text) > 63 or re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", text, re.ASCII) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a namespace: give at most 63 lower-case letters, digits and dashes, "
+            "with a letter or digit at both ends"
+        )
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,15 +130,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = root.parse_args(given)
     if arguments.command == "validate":
         arguments.words = words
-        _check(root, arguments)
+        _check(arguments.parser, arguments)
     run: Command = arguments.run
     try:
-        return run(arguments)
+        status = run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has left, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return _unwritten(error)
+    return status
+
+
+def _unwritten(error: OSError) -> int:
+    """The exit status when the output could not be written; `validate` knows a better one when its reader has left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # such as `head`, which has seen enough
         return 0
+    print(f"epd: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+    return 2
 
 
 def _check(root: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -162,7 +187,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     from epd_operator.cli import explain
 
-    return explain.show(arguments.paths, arguments.output)
+    return explain.show(arguments.paths, arguments.output, arguments.advisories)
 
 
 def _render(arguments: argparse.Namespace) -> int:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _CONTINUATION: Final = re.compile(r"\\[ \t]*\r?\n")
-_SHELL: Final = re.compile(r"\d*[<>].*|[|&;]+.*|\d*>&\d")
+_REDIRECTION: Final = re.compile(r"\d*[<>].*")
+_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<![^\s;&|])#[^\n]*""", re.DOTALL)
+"""A comment, or a quoted part, in which there is none; a hash inside a word begins none either."""
 _MODULES: Final = ("sglang.launch_server", "sglang/launch_server.py")
 _VARIABLE_OPTIONS: Final = ("-e", "--env")
 
@@ -44,8 +46,9 @@ def read(words: Sequence[str]) -> Paste:
     Raises:
         PasteError: quotes that do not close, or no flags and no program that is SGLang's.
     """
+    assigned: dict[str, str] = {}
     if len(words) == 1 and any(char.isspace() for char in words[0]):
-        words = _split(words[0])
+        words, assigned = _command(words[0])
     start = _behind_program(words)
     before, argv = words[:start], words[start:]
     first = next((word for word in argv if word), "")
@@ -54,7 +57,7 @@ def read(words: Sequence[str]) -> Paste:
             f"{first!r} is neither a flag nor SGLang's program: "
             "give flags, `python3 -m sglang.launch_server ...` or `sglang serve ...`"
         )
-    return Paste(tuple(argv), _variables(before))
+    return Paste(tuple(argv), {**assigned, **_variables(before)})
 
 
 def variables(assignments: Sequence[str]) -> dict[str, str]:
@@ -72,25 +75,72 @@ def variables(assignments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _split(line: str) -> list[str]:
-    line = _CONTINUATION.sub(" ", line).strip()
+def _command(text: str) -> tuple[list[str], dict[str, str]]:
+    """The words of the server's command, and what the shell exports before it.
+
+    Raises:
+        PasteError: quotes that do not close, or two servers in one paste.
+    """
+    exported: dict[str, str] = {}
+    commands = [command for command in _commands(text) if command]
+    servers = [command for command in commands if _server_at(command) is not None]
+    if len(servers) > 1:
+        raise PasteError(f"this starts {len(servers)} servers: give one command line at a time")
+    for command in commands:
+        if servers and command is servers[0]:
+            break
+        if command[0] == "export":
+            exported |= _variables(command[1:])
+        elif servers and all(_ASSIGNMENT.fullmatch(word) for word in command):
+            continue  # a variable of the shell alone, which the server never sees
+        elif not servers:
+            return command, exported
+    return (servers[0] if servers else []), exported
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """The commands of a shell text, without what is done with their output, and without comments."""
+    text = _CONTINUATION.sub(" ", text).strip().removeprefix("$ ")
+    text = _COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], text)
+    lexer = shlex.shlex(f"{text}\n", posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace = " \t\r"
+    lexer.commenters = ""
+    lexer.whitespace_split = True
+    command: list[str] = []
+    ended = False
     try:
-        words = shlex.split(line.removeprefix("$ "), comments=False)
+        for word in lexer:
+            if word and not word.strip(";&|\n"):
+                # What reads the output is no command of its own, as in `server | tee log`.
+                if word.strip("\n") != "|":
+                    yield command
+                    command, ended = [], False
+                else:
+                    ended = True
+            elif not ended and _REDIRECTION.fullmatch(word):
+                ended = True
+            elif not ended and word.strip() != "\\":
+                command.append(word)
     except ValueError as error:
         raise PasteError(f"the command line cannot be split into words: {error}") from error
-    # A backslash that ended the last line, and what a shell would do with the output.
-    words = [word for word in words if word.strip() not in {"", "\\"} or word == ""]
-    end = next((at for at, word in enumerate(words) if _SHELL.fullmatch(word)), len(words))
-    return words[:end]
+    yield command
 
 
-def _behind_program(words: Sequence[str]) -> int:
-    """Index of the first word after the program; after leading variables when there is no program."""
+def _server_at(words: Sequence[str]) -> int | None:
+    """Index of the first word after SGLang's program; None when it is not started."""
     for at, word in enumerate(words):
         if word.endswith(_MODULES):
             return at + 1
         if word.rpartition("/")[2] == "sglang" and words[at + 1 : at + 2] == ["serve"]:
             return at + 2
+    return None
+
+
+def _behind_program(words: Sequence[str]) -> int:
+    """Index of the first word after the program; after leading variables when there is no program."""
+    server = _server_at(words)
+    if server is not None:
+        return server
     at = 0
     while at < len(words) and (words[at] == "env" or _ASSIGNMENT.fullmatch(words[at])):
         at += 1

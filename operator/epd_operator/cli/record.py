@@ -55,6 +55,7 @@ def of_verdict(verdict: Verdict) -> dict[str, Any]:
         "engineVersion": verdict.judgement.version or None,
         "platform": verdict.platform or None,
         "approximate": verdict.judgement.approximate,
+        "askedVersion": verdict.judgement.asked or None,
         "findings": [_of_finding(verdict, finding) for finding in verdict.judgement.findings],
     }
 

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from epd_operator.cli import document, report
-from epd_operator.cli.terminal import clean, style_of
+from epd_operator.cli.terminal import style_of, write
 from epd_operator.cli.validate import Options, judged
 from epd_operator.cli.verdict import Tally
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epd_operator.cli.document import Document
+    from epd_operator.engines.advisory import Advisory
 
 
-def accepted(paths: Sequence[str]) -> tuple[list[Document], int]:
+def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tuple[list[Document], int]:
     """The objects in files and folders that the rules accept, and the exit status so far.
 
-    What is refused, warned of or unreadable is told on standard error.
+    What is refused, warned of or unreadable is told on standard error, with what is known of single builds.
     """
     found: list[Document] = []
     tally = Tally()
@@ -27,7 +28,7 @@ def accepted(paths: Sequence[str]) -> tuple[list[Document], int]:
     for reading in document.read(paths):
         lines: list[str] = []
         for one in reading.documents:
-            verdict = judged(one, Options())
+            verdict = judged(one, Options(), advisories)
             tally.add(verdict)
             if verdict.accepted:
                 found.append(one)
@@ -37,7 +38,7 @@ def accepted(paths: Sequence[str]) -> tuple[list[Document], int]:
             tally.add(reading.unreadable)
             lines += report.unreadable_lines(reading.unreadable, style)
         for line in lines:
-            print(clean(line, sys.stderr), file=sys.stderr)
+            write(line, sys.stderr)
     if not tally.status and not found:
         print("epd: no DeepSeekV41Deployment found: give its manifest", file=sys.stderr)
         return found, 2

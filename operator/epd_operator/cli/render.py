@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from epd_operator import __version__
 from epd_operator.cli import refusal
-from epd_operator.cli.terminal import clean
+from epd_operator.cli.terminal import clean, write
 from epd_operator.plan import Observed, Plan, Settings, plan
 
 if TYPE_CHECKING:
@@ -108,5 +108,5 @@ def _settings(options: Options) -> Settings:
 def _refused(document: Document, planned: Plan) -> int:
     conditions = planned.status.get("conditions") or ()
     message = next((entry["message"] for entry in conditions if entry["type"] == "Valid"), "nothing to make")
-    print(f"epd: {clean(f'{document.source.name}: {document.label}: {message}', sys.stderr)}", file=sys.stderr)
+    write(clean(f"epd: {document.source.name}: {document.label}: {message}"), sys.stderr)
     return 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from epd_operator.cli.excerpt import excerpt
 from epd_operator.cli.position import Position
+from epd_operator.cli.terminal import clean
 from epd_operator.cli.verdict import count
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
     """One judged object: a headline, then every finding."""
     numbers = [count(number, noun) for number, noun in ((verdict.errors, "error"), (verdict.warnings, "warning"))]
     found = ", ".join(text for text in numbers if not text.startswith("0"))
-    label = f"{verdict.document.label}: " if verdict.document is not None else ""
+    label = f"{clean(verdict.document.label)}: " if verdict.document is not None else ""
     word = style("green", "accepted") if verdict.accepted else style("red", "refused")
-    judged = f" ({verdict.judged})" if verdict.judged else ""
+    judged = f" ({clean(verdict.judged)})" if verdict.judged else ""
     yield f"{style('bold', verdict.file)}: {label}{word}{f': {found}' if found else ''}{judged}"
     for finding in verdict.judgement.findings:
         yield ""
@@ -39,24 +40,32 @@ def finding_lines(verdict: Verdict, finding: Finding, style: Style) -> Iterator[
     """One finding: rule, excerpt, way out."""
     role = f" {finding.role}:" if finding.role else ""
     head = style(_COLOURS[finding.severity], f"{finding.severity}[{finding.rule}]")
-    yield f"  {head}{role} {finding.says}"
+    yield f"  {head}{role} {clean(finding.says)}"
     place = verdict.main_place(finding)
     if place is not None:
-        yield f"   {style('dim', '-->')} {verdict.file}:{place.line}:{place.column}"
+        yield f"   {style('dim', '-->')} {clean(verdict.file)}:{place.line}:{place.column}"
     notes: list[Note] = []
+    behind: list[str] = []
     for side in finding.sides:
         spot = verdict.place(side)
-        if spot is None:
-            yield f"    {_words(verdict, side)}"
+        if side.form == "derived":
+            behind.append(f"    {clean(str(side))}")
+        elif spot is None:
+            yield f"    {clean(_words(verdict, side))}"
         else:
             notes.append((spot, _words(verdict, side, exact=spot.exact)))
     if notes and verdict.document is not None:
         yield from (f"    {line}" for line in excerpt(verdict.document.source, notes, style))
+    yield from behind
+    yield from _advice(verdict, finding, style)
+
+
+def _advice(verdict: Verdict, finding: Finding, style: Style) -> Iterator[str]:
     fix = finding.fix
     if finding.may_acknowledge and verdict.document is not None:
         fix += f"{'; or ' if fix else ''}add {finding.rule} to spec.engine.acknowledge"
     if fix:
-        yield f"    {style('bold', 'fix:')} {fix}"
+        yield f"    {style('bold', 'fix:')} {clean(fix)}"
     if finding.acknowledged:
         yield f"    {style('dim', 'acknowledged in spec.engine.acknowledge')}"
     if finding.inferred:
@@ -67,7 +76,7 @@ def unreadable_lines(unreadable: Unreadable, style: Style) -> Iterator[str]:
     """Why a file could not be used, with the line if one is to blame."""
     error = unreadable.error
     place = f":{error.line}:{error.column}" if error.column else f":{error.line}" if error.line else ""
-    yield f"{style('bold', unreadable.name)}{place}: {style('red', 'unusable')}: it {error.message}"
+    yield f"{style('bold', unreadable.name)}{place}: {style('red', 'unusable')}: it {clean(error.message)}"
     if error.column and unreadable.source is not None:
         spot = Position(error.line, error.column, error.column + 1)
         yield from (f"    {line}" for line in excerpt(unreadable.source, [(spot, "")], style))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from epd_operator import __version__
+from epd_operator.engines import table
+from epd_operator.engines.rule import BUILT_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from epd_operator.cli.document import Unreadable
     from epd_operator.cli.position import Position
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 UNREADABLE: Final = "document-unreadable"
+_NAMED: Final = re.compile(r"\{(\w+)\}")
+"""A computed value in the words of a rule."""
 
 
 def log(verdicts: Sequence[Verdict], unreadable: Sequence[Unreadable]) -> dict[str, Any]:
@@ -46,7 +52,8 @@ def log(verdicts: Sequence[Verdict], unreadable: Sequence[Unreadable]) -> dict[s
 
 
 def _result(verdict: Verdict, finding: Finding, rules: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    rule = _rule(rules, finding.rule, finding.severity, finding.says, finding.source)
+    says, level = _described().get(finding.rule, (finding.rule.replace("-", " "), finding.severity))
+    rule = _rule(rules, finding.rule, level, says, finding.source)
     place = verdict.main_place(finding)
     related = [
         _location(verdict.file, spot, str(side))
@@ -84,6 +91,19 @@ def _unreadable(found: Unreadable, rules: dict[str, dict[str, Any]]) -> dict[str
         "message": {"text": f"{found.name} {error.message}"},
         "locations": [{"physicalLocation": physical}],
     }
+
+
+@functools.cache
+def _described() -> Mapping[str, tuple[str, str]]:
+    """Words and severity of every rule, whatever one finding of it computed."""
+    found = {rule: (words, "error") for rule, words in BUILT_IN.items()}
+    for ruleset in table.RULESETS.values():
+        found |= {rule.id: (_NAMED.sub(_spelt, rule.says), rule.severity) for rule in ruleset.rules}
+    return found
+
+
+def _spelt(match: re.Match[str]) -> str:
+    return f"({match[1].replace('_', ' ')})"
 
 
 def _rule(rules: dict[str, dict[str, Any]], name: str, level: str, says: str, source: str) -> int:

@@ -72,7 +72,7 @@ def mentions_us(text: str) -> bool:
 def expand(paths: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """The files behind the names on a command line, each with whether it was named itself.
 
-    Folders are searched without those whose name starts with a dot; their files come sorted.
+    Folders are searched without those whose name starts with a dot; their regular files come sorted.
     """
     for path in paths:
         if path == "-" or not Path(path).is_dir():
@@ -81,8 +81,10 @@ def expand(paths: Sequence[str]) -> Iterator[tuple[str, bool]]:
         for folder, folders, files in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
-                if name.endswith(SUFFIXES):
-                    yield str(Path(folder, name)), False
+                path_of = Path(folder, name)
+                # A pipe would be waited for, and a link to nothing, as editors leave them, holds no manifest.
+                if name.endswith(SUFFIXES) and path_of.is_file():
+                    yield str(path_of), False
 
 
 def read(path: str) -> Source:

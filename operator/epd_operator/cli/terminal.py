@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _CODES: Final = {"red": "31;1", "yellow": "33;1", "green": "32;1", "bold": "1", "dim": "2"}
-_UNPRINTABLE: Final = re.compile(
-    "\x1b(?!\\[(?:31;1|33;1|32;1|1|2|0)m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""Control characters (but for our own colours), surrogates, and what turns the direction of writing."""
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters with line breaks, surrogates, and what turns the direction of writing."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class Style:
     coloured: bool
 
     def __call__(self, mark: str, text: str) -> str:
-        """The text in a colour or weight."""
-        return f"\x1b[{_CODES[mark]}m{text}\x1b[0m" if self.coloured else text
+        """The text, made harmless, in a colour or weight."""
+        return f"\x1b[{_CODES[mark]}m{clean(text)}\x1b[0m" if self.coloured else clean(text)
 
 
 def style_of(stream: TextIO) -> Style:
@@ -39,11 +37,19 @@ def style_of(stream: TextIO) -> Style:
     return Style(wanted and stream.isatty())
 
 
-def clean(text: str, stream: TextIO | None = None) -> str:
-    """The text with unprintable characters escaped, and those that the stream's encoding lacks."""
-    safe = _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
-    encoding = (getattr(stream, "encoding", None) or "utf-8") if stream is not None else "utf-8"
-    return safe if safe.isascii() else safe.encode(encoding, "backslashreplace").decode(encoding)
+def clean(text: str) -> str:
+    """One line of text with unprintable characters escaped: nothing in it can break the line or steer a terminal.
+
+    Whatever comes from a document or a file name goes through here before our own colours are added.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def write(line: str, stream: TextIO) -> None:
+    """Print one line that is clean already, with what the stream's encoding lacks escaped."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    safe = line if line.isascii() else line.encode(encoding, "backslashreplace").decode(encoding)
+    print(safe, file=stream)
 
 
 def width(text: str) -> int:

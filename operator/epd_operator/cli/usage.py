@@ -57,7 +57,7 @@ one SGLang command line, behind --; flags alone, or all that a recipe shows, quo
   epd validate --platform cuda-sm90 --role prefill -- --tp-size 4 --chunked-prefill-size 8192
   epd validate -- 'SGLANG_X=1 python3 -m sglang.launch_server --model-path M --tp 4'
 
-many SGLang command lines, a JSON object a line:
+many SGLang command lines, a JSON object a line (with --strict, a row with a warning is not accepted):
   epd validate --cases cases.jsonl    rows {id, platform, argv, env, config?} in, {id, accepted, findings} out
 
 Where the engine itself takes what the operator refuses, a command line gets a warning and an object an error.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from epd_operator.cli import case, document, paste, record, report, sarif
+from epd_operator.cli.case import Engine
 from epd_operator.cli.source import ReadError
-from epd_operator.cli.terminal import clean, style_of
+from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.cli.verdict import Tally, Verdict
 from epd_operator.engines import advisory, commandline, table, validation
 from epd_operator.engines import version as versions
@@ -61,6 +63,10 @@ class Options:
     advisories: str | None = None
 
 
+class VersionError(ValueError):
+    """A version that no rules judge."""
+
+
 def files(paths: Sequence[str], options: Options) -> int:
     """Judge the objects in files and folders; the exit status."""
     try:
@@ -103,14 +109,13 @@ def command_line(words: Sequence[str], env: Sequence[str], role: str | None, opt
     try:
         pasted = paste.read(words)
         pasted = replace(pasted, env={**pasted.env, **paste.variables(env)})
-    except paste.PasteError as error:
+        engine = _engine(options)
+    except (paste.PasteError, VersionError) as error:
         return _unusable(str(error))
-    version, platform = _engine(options)
-    if version is None:
-        return _unusable(platform)
+    platform = options.platform or table.RULESETS["SGLang"].default_platform
     verdict = Verdict(
-        _judged_line(pasted, role, version, platform),
-        engine=f"SGLang {version}",
+        _judged_line(pasted, role, engine, platform),
+        engine=f"SGLang {engine.version}",
         platform=platform,
         strict=options.strict,
     )
@@ -121,22 +126,23 @@ def command_line(words: Sequence[str], env: Sequence[str], role: str | None, opt
 
 def cases(path: str, options: Options) -> int:
     """Judge a file of command lines; the exit status."""
-    version, platform = _engine(options)
-    if version is None:
-        return _unusable(platform)
+    platform = options.platform or table.RULESETS["SGLang"].default_platform
     try:
-        return case.judge(path, version, platform, PLATFORMS, sys.stdout)
+        engine = _engine(options)
+        return case.judge(path, engine, platform, PLATFORMS, sys.stdout, strict=options.strict)
+    except VersionError as error:
+        return _unusable(str(error))
     except ReadError as error:
         return _unusable(f"{path} {error.message}")
 
 
-def _judged_line(pasted: Paste, role: str | None, version: str, platform: str) -> Judgement:
+def _judged_line(pasted: Paste, role: str | None, engine: Engine, platform: str) -> Judgement:
     def judge(argv: Sequence[str]) -> Judgement:
-        return validation.validate_command_line(version, platform, argv, pasted.env)
+        return validation.validate_command_line(engine.version, platform, argv, pasted.env, asked=engine.asked)
 
     if role is None:
         return judge(pasted.argv)
-    catalogue = table.RULESETS["SGLang"].catalogue(version, "aggregated")
+    catalogue = table.RULESETS["SGLang"].catalogue(engine.version, "aggregated")
     parsed = commandline.parse(pasted.argv, catalogue)
     if parsed.role == role:
         return judge(pasted.argv)
@@ -152,21 +158,25 @@ def _judged_line(pasted: Paste, role: str | None, version: str, platform: str) -
         (Side("--role", role), Side("command line", flags or "--disaggregation-mode null")),
         f"the flags start the {parsed.role} role, not the one that --role names",
         "leave one of the two out",
-        version=version,
+        version=engine.version,
         platform=platform,
         source="epd",
     )
     return replace(found, findings=(contradiction, *found.findings))
 
 
-def _engine(options: Options) -> tuple[str | None, str]:
-    """Version and platform for command lines; None and a message when no rules are known."""
-    ruleset = table.RULESETS["SGLang"]
-    platform = options.platform or ruleset.default_platform
-    resolved = versions.resolve(options.version or ruleset.versions[-1], "Nearest")
+def _engine(options: Options) -> Engine:
+    """The version for command lines.
+
+    Raises:
+        VersionError: no rules are known for what was asked.
+    """
+    newest = table.RULESETS["SGLang"].versions[-1]
+    asked = options.version or newest
+    resolved = versions.resolve(asked, "Nearest")
     if isinstance(resolved, versions.Refusal):
-        return None, resolved.message.replace("spec.engine.version", "--engine-version")
-    return resolved.version, platform
+        raise VersionError(resolved.message.replace("spec.engine.version", "--engine-version"))
+    return Engine(resolved.version, asked)
 
 
 class _Printer:
@@ -177,36 +187,48 @@ class _Printer:
         self._options = options
         self._verdicts: list[Verdict] = []
         self._unreadable: list[Unreadable] = []
+        self._left = False
 
     def add(self, found: Verdict | Unreadable) -> None:
         """Take one result."""
         self.tally.add(found)
-        if isinstance(found, Verdict):
-            if self._options.output == "text":
-                _print(report.verdict_lines(found, style_of(sys.stdout)), sys.stdout)
-            else:
-                self._verdicts.append(found)
-            return
-        self._unreadable.append(found)
-        _print(report.unreadable_lines(found, style_of(sys.stderr)), sys.stderr)
+        if not isinstance(found, Verdict):
+            self._unreadable.append(found)
+            _print(report.unreadable_lines(found, style_of(sys.stderr)), sys.stderr)
+        elif self._options.output == "text":
+            self._say(report.verdict_lines(found, style_of(sys.stdout)))
+        else:
+            self._verdicts.append(found)
 
     def close(self, *, summary: bool = True) -> int:
         """Print what is left; the exit status."""
         output = self._options.output
         if output == "json":
-            print(json.dumps(record.whole(self._verdicts, self._unreadable, self.tally), indent=2))
+            self._say([json.dumps(record.whole(self._verdicts, self._unreadable, self.tally), indent=2)])
         elif output == "sarif":
-            print(json.dumps(sarif.log(self._verdicts, self._unreadable), indent=2))
+            self._say([json.dumps(sarif.log(self._verdicts, self._unreadable), indent=2)])
         elif summary:
-            print(self.tally)
+            self._say([str(self.tally)])
         return self.tally.status
+
+    def _say(self, lines: Iterable[str]) -> None:
+        """Print to standard output until its reader leaves, such as `head`: the verdict is the exit status then."""
+        if self._left:
+            return
+        try:
+            _print(lines, sys.stdout)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self._left = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print(lines: Iterable[str], stream: TextIO) -> None:
     for line in lines:
-        print(clean(line, stream), file=stream)
+        write(line, stream)
 
 
 def _unusable(message: str) -> int:
-    print(f"epd: {clean(message, sys.stderr)}", file=sys.stderr)
+    for line in message.splitlines():
+        write(clean(f"epd: {line}"), sys.stderr)
     return 2

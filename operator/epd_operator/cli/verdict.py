@@ -64,8 +64,10 @@ class Verdict:
         """Engine, version and platform whose rules were applied, such as `SGLang 0.5.23 on cuda-sm90`."""
         if not self.engine:
             return ""
-        nearest = ", the nearest rules there are" if self.judgement.approximate else ""
-        return f"{self.engine} on {self.platform}{nearest}"
+        if not self.judgement.approximate:
+            return f"{self.engine} on {self.platform}"
+        engine, _, rules = self.engine.rpartition(" ")
+        return f"{engine} {self.judgement.asked} on {self.platform}, approximately: by the rules of {rules}"
 
     def place(self, side: Side) -> Position | None:
         """Where one side of a finding stands."""

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from epd_operator.engines import table
 from epd_operator.engines.finding import Finding, Side
+from epd_operator.engines.rule import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +34,7 @@ class Advisory(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", max_length=63)]
-    """Words with dashes, unlike every rule's."""
+    """Words with dashes, unlike every rule's; `read` refuses one that a rule has."""
     versions: Annotated[list[str], Field(min_length=1)]
     """Values of `spec.engine.version` that it is about, exactly as users write them."""
     says: Annotated[str, Field(min_length=1)]
@@ -79,6 +81,10 @@ def read(rows: Any) -> tuple[Advisory, ...]:
         lines = [f"advisories{''.join(f'[{part!r}]' for part in fault['loc'])}: {fault['msg']}" for fault in faults]
         raise AdvisoryError("\n".join(lines)) from None
     ids = Counter(advisory.id for advisory in advisories)
+    ours = {rule.id for ruleset in table.RULESETS.values() for rule in ruleset.rules} | set(BUILT_IN)
+    taken = sorted(ours & set(ids))
+    if taken:
+        raise AdvisoryError(f"advisories: {', '.join(taken)} is the id of a rule: rename it")
     twice = [name for name, count in ids.items() if count > 1]
     if twice:
         raise AdvisoryError(f"advisories: {', '.join(twice)} stands there twice: rename one")

@@ -214,7 +214,7 @@ class FlagSpec:
         nargs: "+" one value or more, "*" any number, "?" at most one, None exactly one (none for a bool).
         negatable: there is a `no-` form that sets false.
         switch: the flag takes no value: giving it means true.
-        roles: where the flag does something. A flag on another role is a reason to warn, never to refuse.
+        roles: where the flag does something, as far as that was looked into; no rule follows from it.
         owner: for flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
             a clause that says what does.
         minimum: smallest number allowed.

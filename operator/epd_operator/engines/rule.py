@@ -15,21 +15,20 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 ROLES: Final = ("encode", "prefill", "decode", "aggregated")
 SERVING: Final = ("prefill", "decode", "aggregated")
-BUILT_IN: Final = (
-    "acknowledge-unknown",
-    "engine-version",
-    "flag-ambiguous",
-    "flag-of-another-version",
-    "flag-owned",
-    "flag-unjudged",
-    "flag-unknown",
-    "flag-value",
-    "flag-without-effect",
-    "structure",
-    "variable-owned",
-    "variable-secret",
-)
-"""Ids of findings that no rule makes; none of them can be overridden."""
+BUILT_IN: Final[Mapping[str, str]] = {
+    "acknowledge-unknown": "an id in acknowledge is no overridable rule's",
+    "engine-version": "the version has no rules",
+    "flag-ambiguous": "a shortened flag could be several",
+    "flag-of-another-version": "a flag is spelled as another version spells it",
+    "flag-owned": "a flag belongs to the operator, which sets it from a field",
+    "flag-unjudged": "a flag cannot be judged, or ends the engine",
+    "flag-unknown": "this version does not have the flag",
+    "flag-value": "a flag's value is of the wrong type, out of bounds, or not one of the choices",
+    "structure": "a field is unknown, of the wrong type, or outside its limits",
+    "variable-owned": "a variable belongs to the operator, which sets it on every pod",
+    "variable-secret": "a variable that rules read stands in a Secret",
+}
+"""Findings that no rule makes, by id, and what they mean; none of them can be overridden."""
 _ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 

@@ -76,12 +76,7 @@ def resolve(version: str, policy: Policy) -> Resolved | Refusal:
     start = f'spec.engine.version "{version}"'
     key = release_key(version)
     if key is None:
-        bare = version[1:]
-        if version[:1] in {"v", "V"} and (bare in KNOWN or release_key(bare)):
-            return Refusal(f'{start} is not a release number: drop the leading "{version[0]}" and write "{bare}"')
-        if _SHORT.fullmatch(version):
-            return Refusal(f'{start} is only the beginning of a release number: write it in full, as in "{version}.0"')
-        return Refusal(f"{start} is neither a known SGLang version nor a release number X.Y.Z: use {known}")
+        return Refusal(f"{start} {_no_release(version, known)}")
     lower = [(release_key(name) or key, name) for name in _RELEASES]
     lower = [(other, name) for other, name in lower if other < key]
     if not lower:
@@ -93,3 +88,13 @@ def resolve(version: str, policy: Policy) -> Resolved | Refusal:
             'or set spec.engine.versionPolicy to "Nearest" to be judged by the nearest lower release'
         )
     return Resolved(max(lower)[1], approximate=True)
+
+
+def _no_release(version: str, known: str) -> str:
+    """What is wrong with a text that is neither a known version nor a release number."""
+    bare = version[1:]
+    if version[:1] in {"v", "V"} and (bare in KNOWN or release_key(bare)):
+        return f'is not a release number: drop the leading "{version[0]}" and write "{bare}"'
+    if _SHORT.fullmatch(version):
+        return f'is only the beginning of a release number: write it in full, as in "{version}.0"'
+    return f"is neither a known SGLang version nor a release number X.Y.Z: use {known}"
