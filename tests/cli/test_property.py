@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
+LONG = ("9" * 400, "-" + "9" * 400, "9" * 400 + "k", "9" * 400 + "Ki", "9" * 4000, "9" * 5000 + "Ti", "1" + "0" * 5000)
+"""Numbers that no float, no whole number of 64 bits, or not even Python's own text of one can hold."""
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([2**63, -(2**63) - 1, 2**64, 10**400, -(10**400)]),
+    st.sampled_from(LONG),
+    st.floats(),
     st.text(max_size=12),
     st.sampled_from(["SGLang", "Reference", "0.5.23", "0.1", "cuda-sm90", "512Gi", "On", "-1", "/model", "--"]),
 )
@@ -38,6 +42,10 @@ KEYS = st.one_of(
             "enable-dp-attention",
             "moe-a2a-backend",
             "hicache-ratio",
+            "context-length",
+            "cuda-graph-prefill-max-context",
+            "cuda-graph-bs-decode",
+            "mem-fraction-static",
             "host",
             "gpu",
             "cpu",
@@ -185,6 +193,9 @@ def test_nor_do_the_other_commands(document: dict[str, Any], command: str, tmp_p
             st.text(max_size=10),
             st.sampled_from(
                 ["--tp", "4", "--page-size", "--disaggregation-mode", "prefill", "--", "-", "-x", "X=1", "sglang"]
+            ),
+            st.sampled_from(
+                ["--context-length", "--cuda-graph-prefill-max-context", "--max-total-tokens", "--dp", *LONG]
             ),
         ),
         max_size=6,

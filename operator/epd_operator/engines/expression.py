@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from typing_extensions import override
 
 from epd_operator.api import quantity
+from epd_operator.engines.limit import is_long
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | Sequence[Scalar] | None
@@ -207,6 +208,8 @@ class Leaf(Expr):
             return None if amount is None else float(amount)
         if self.kind == "list":
             return written if isinstance(written, list | tuple) else None
+        if type(written) is int and is_long(written):
+            return None
         if self.kind == "float" and type(written) is int:
             return float(written)
         return written if _KINDS.get(type(written)) == self.kind else None
@@ -453,7 +456,11 @@ class Arithmetic(Expr):
             return None
         if self.symbol in {"/", "//", "%"} and right == 0:
             return 0.0 if self.kind == "float" else 0
-        result: Value = _ARITHMETIC[self.symbol](left, right)
+        try:
+            result: Value = _ARITHMETIC[self.symbol](left, right)
+        except OverflowError:
+            # A whole number on a command line may be longer than any float.
+            return None if self.nullable else 0.0
         return result
 
 

@@ -17,6 +17,8 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from epd_operator.engines.limit import LONG, MOST_CHARACTERS, MOST_ITEMS, NUMERAL, is_long
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -100,7 +102,7 @@ def _human(text: str) -> int:
         return int(Decimal(number) * _SI[suffix])
     if "." in number:
         raise Unreadable(f"whole before {suffix}")
-    return int(number) * _IEC[suffix]
+    return _whole(number) * _IEC[suffix]
 
 
 def _real(text: str) -> float:
@@ -178,7 +180,10 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_real(value: Any) -> bool:
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+    try:
+        return (_is_int(value) or isinstance(value, float)) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _is_str(value: Any) -> bool:
@@ -244,6 +249,8 @@ class FlagSpec:
             return self._scalar_fault(value)
         if self.nargs not in {"*", "+"}:
             return f"must be {self._words()}, not a list"
+        if len(value) > MOST_ITEMS:
+            return f"must hold at most {MOST_ITEMS} values"
         if self.nargs == "+" and not value:
             return "must hold at least one value"
         return next((f"item {at}: {text}" for at, item in enumerate(value) if (text := self._item_fault(item))), None)
@@ -284,10 +291,9 @@ class FlagSpec:
         return self._scalar_fault(value)
 
     def _scalar_fault(self, value: Any) -> str | None:
-        if not _KINDS[self.type].accepts(value):
-            return f"must be {self._words()}"
-        if self.choices is not None and value not in self.choices:
-            return f"must be {self._words()}"
+        fault = self._type_fault(value)
+        if fault is not None:
+            return fault
         if isinstance(value, str):
             if value == "--":
                 return "must not be two dashes"
@@ -297,10 +303,20 @@ class FlagSpec:
                 return f"must be {unreadable}"
         return self._bound_fault(value)
 
+    def _type_fault(self, value: Any) -> str | None:
+        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+            return f"must have at most {MOST_CHARACTERS} characters"
+        if not _KINDS[self.type].accepts(value) or (self.choices is not None and value not in self.choices):
+            return f"must be {self._words()}"
+        numeral = isinstance(value, str) and self.type == "human-int" and len(value) > NUMERAL
+        return LONG if numeral or (self.type != "float" and is_long(value)) else None
+
     def _bound_fault(self, value: Scalar) -> str | None:
-        number = self.normal(value)
+        number = self._normal_item(value)
         if not isinstance(number, int | float):
             return None
+        if is_long(number):
+            return LONG
         if self.minimum is not None and number < self.minimum:
             return f"must be at least {self.minimum:g}"
         if self.maximum is not None and number > self.maximum:

@@ -6,6 +6,8 @@ import difflib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from epd_operator.engines.limit import MOST_CHARACTERS, MOST_ITEMS, is_long
+
 if TYPE_CHECKING:
     from epd_operator.engines.flag import FlagSpec, FlagType
 
@@ -33,10 +35,9 @@ def remedy(spec: FlagSpec, value: Any) -> str:
         return _scalar(spec, value)
     if spec.nargs not in {"*", "+"}:
         return "give one value, without brackets"
-    if not value:
-        return "add a value, or leave the flag out"
-    dashed = next((item for item in value if isinstance(item, str) and item.startswith("-")), None)
-    if dashed is not None:
+    if not 0 < len(value) <= MOST_ITEMS:
+        return f"leave out all but {MOST_ITEMS}" if value else "add a value, or leave the flag out"
+    if any(isinstance(item, str) and item.startswith("-") for item in value):
         return "give this value alone, without brackets, or one without a dash"
     return _scalar(spec, next(item for item in value if spec.fault(item) is not None))
 
@@ -50,6 +51,8 @@ def remedy_of_word(spec: FlagSpec, word: str) -> str:
 
 
 def _scalar(spec: FlagSpec, value: Any) -> str:
+    if is_long(value) or (isinstance(value, str) and len(value) > MOST_CHARACTERS):
+        return "write a smaller number" if is_long(value) else "shorten it"
     respelt = _respelt(value)
     for other in respelt:
         if spec.fault(other) is None:

@@ -44,6 +44,9 @@ def settings(text: Value, phase: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+_LONGEST: Final = "max_context_size"
+
+
 def _backend_in(text: Value, phase: str) -> Value:
     """The back end named for a phase; a value that is no text as JSON, which no back end is called."""
     said = settings(text, phase)
@@ -52,12 +55,12 @@ def _backend_in(text: Value, phase: str) -> Value:
     return said["backend"] if isinstance(said["backend"], str) else json.dumps(said["backend"])
 
 
-def _context_in(text: Value, given: Value) -> Value:
+def _context_in(text: Value) -> Value:
     """Longest context of the prefill graph in tokens, before it is rounded up to pages; 0 when it is no number."""
-    asked = settings(text, "prefill").get("max_context_size", given)
-    if asked is None:
-        return None
-    return math.ceil(asked) if isinstance(asked, int | float) and math.isfinite(asked) else 0
+    asked = settings(text, "prefill").get(_LONGEST)
+    if asked is None or isinstance(asked, int):
+        return None if asked is None else int(asked)
+    return math.ceil(asked) if isinstance(asked, float) and math.isfinite(asked) else 0
 
 
 _IN_CONFIG: Final[Mapping[str, Expr]] = {
@@ -121,7 +124,18 @@ CUDA_GRAPH_DECODE: Final = named("cuda_graph_decode", when(_EAGER, "disabled", D
 
 PREFILL_MAX_CONTEXT: Final = named(
     "cuda_graph_prefill_max_context",
-    Opaque("prefill graph context in cuda-graph-config", _context_in, (_CONFIG, _CONTEXT), "int"),
+    when(
+        Opaque(
+            "prefill graph context in cuda-graph-config",
+            lambda text: _LONGEST in settings(text, "prefill"),
+            (_CONFIG,),
+            "bool",
+            blind=False,
+            nullable=False,
+        ),
+        Opaque("prefill graph context in cuda-graph-config", _context_in, (_CONFIG,), "int"),
+        _CONTEXT,
+    ),
     _CONTEXT,
     _CONFIG,
 )
