@@ -77,13 +77,13 @@ def _tlru_fault(text: Value) -> bool:
 
 _RADIX: Final = (
     Rule(
-        "hicache-needs-radix-cache",
-        _HICACHE & DISABLE_RADIX_CACHE,
-        (written("enable-hierarchical-cache"), *RADIX_CACHE_SIDES),
-        "a hierarchical cache keeps what the radix cache knows, and this server has no radix cache",
-        "remove enable-hierarchical-cache; or remove disable-radix-cache, and on decode set "
+        id="hicache-needs-radix-cache",
+        when=_HICACHE & DISABLE_RADIX_CACHE,
+        sides=(written("enable-hierarchical-cache"), *RADIX_CACHE_SIDES),
+        says="a hierarchical cache keeps what the radix cache knows, and this server has no radix cache",
+        fix="remove enable-hierarchical-cache; or remove disable-radix-cache, and on decode set "
         "disaggregation-decode-enable-radix-cache",
-        _SOURCE,
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),
@@ -126,20 +126,21 @@ _RADIX: Final = (
         roles=ROLES,
     ),
     Rule(
-        "decode-offload-storage",
-        _OFFLOAD & some(~IS_DECODE, ~_STORAGE.given, RETRACTION_BACKUP == "host_pool"),
-        (written("disaggregation-decode-enable-offload-kvcache"), MODE, _STORAGE, RETRACTION_BACKUP),
-        "offloading pages from decode is for decode servers with a HiCache storage backend, and shares no host pool "
+        id="decode-offload-storage",
+        when=_OFFLOAD & some(~IS_DECODE, ~_STORAGE.given, RETRACTION_BACKUP == "host_pool"),
+        sides=(written("disaggregation-decode-enable-offload-kvcache"), MODE, _STORAGE, RETRACTION_BACKUP),
+        says="offloading pages from decode is for decode servers with a HiCache storage backend, and shares no host "
+        "pool "
         "with retracted requests",
-        "set hicache-storage-backend on decode and leave disaggregation-decode-retraction-backup out, or remove "
+        fix="set hicache-storage-backend on decode and leave disaggregation-decode-retraction-backup out, or remove "
         "disaggregation-decode-enable-offload-kvcache",
-        _SOURCE,
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),
     Rule(
-        "radix-tlru-config",
-        (flag("radix-eviction-policy") == "tlru")
+        id="radix-tlru-config",
+        when=(flag("radix-eviction-policy") == "tlru")
         & Opaque(
             "whether the tlru configuration protects anything",
             _tlru_fault,
@@ -148,37 +149,37 @@ _RADIX: Final = (
             blind=False,
             nullable=False,
         ),
-        (written("radix-eviction-policy"), written("radix-eviction-policy-config")),
-        "the eviction policy tlru needs numbers with 0 <= next_prompt_estimate < threshold in its configuration",
-        'set radix-eviction-policy-config, such as {{"threshold": 4096, "next_prompt_estimate": 512}}',
-        _SOURCE,
+        sides=(written("radix-eviction-policy"), written("radix-eviction-policy-config")),
+        says="the eviction policy tlru needs numbers with 0 <= next_prompt_estimate < threshold in its configuration",
+        fix='set radix-eviction-policy-config, such as {{"threshold": 4096, "next_prompt_estimate": 512}}',
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),
     Rule(
-        "swa-ratio-range",
-        written("swa-full-tokens-ratio").given
+        id="swa-ratio-range",
+        when=written("swa-full-tokens-ratio").given
         & ~((written("swa-full-tokens-ratio") > 0.0) & (written("swa-full-tokens-ratio") <= 1.0)),
-        (written("swa-full-tokens-ratio"),),
-        "the sliding-window pool has more than none and at most all of the tokens of the full pool",
-        "set a number above 0 and up to 1, or leave swa-full-tokens-ratio out",
-        _SOURCE,
+        sides=(written("swa-full-tokens-ratio"),),
+        says="the sliding-window pool has more than none and at most all of the tokens of the full pool",
+        fix="set a number above 0 and up to 1, or leave swa-full-tokens-ratio out",
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),
     Rule(
-        "swa-prefix-tails-range",
-        written("swa-prefix-tails") < 0,
-        (written("swa-prefix-tails"),),
-        "the number of kept prefix tails cannot be negative",
-        "set swa-prefix-tails to 0 or more",
-        _SOURCE,
+        id="swa-prefix-tails-range",
+        when=written("swa-prefix-tails") < 0,
+        sides=(written("swa-prefix-tails"),),
+        says="the number of kept prefix tails cannot be negative",
+        fix="set swa-prefix-tails to 0 or more",
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),
     Rule(
-        "lmcache-features",
-        _LMCACHE
+        id="lmcache-features",
+        when=_LMCACHE
         & some(
             _HICACHE,
             _LINKER,
@@ -190,11 +191,11 @@ _RADIX: Final = (
             flag("hicache-host-memory-mode") == "buffer_only",
             IS_PD,
         ),
-        (written("enable-lmcache"), *RADIX_CACHE_SIDES, written("enable-hierarchical-cache")),
-        "LMCache works on aggregated servers with a radix cache, and without hierarchical cache, external linker, "
+        sides=(written("enable-lmcache"), *RADIX_CACHE_SIDES, written("enable-hierarchical-cache")),
+        says="LMCache works on aggregated servers with a radix cache, and without hierarchical cache, external linker, "
         "speculative decoding, attention DP, DCP, streaming sessions or buffer_only host memory",
-        "remove enable-lmcache, or what it cannot go with",
-        _SOURCE,
+        fix="remove enable-lmcache, or what it cannot go with",
+        source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
     ),
@@ -202,18 +203,18 @@ _RADIX: Final = (
 
 _POOLS: Final = (
     Rule(
-        "prefill-kv-dequant-dtype",
-        ~(flag("prefill-kv-cache-dequant-dtype") == "auto") & ~(flag("kv-cache-dtype") == "nvfp4"),
-        (written("prefill-kv-cache-dequant-dtype"), written("kv-cache-dtype")),
-        "a dtype to read NVFP4 pages in means nothing without NVFP4 pages",
-        "remove prefill-kv-cache-dequant-dtype",
-        _SOURCE,
+        id="prefill-kv-dequant-dtype",
+        when=~(flag("prefill-kv-cache-dequant-dtype") == "auto") & ~(flag("kv-cache-dtype") == "nvfp4"),
+        sides=(written("prefill-kv-cache-dequant-dtype"), written("kv-cache-dtype")),
+        says="a dtype to read NVFP4 pages in means nothing without NVFP4 pages",
+        fix="remove prefill-kv-cache-dequant-dtype",
+        source=_SOURCE,
         decided_by="kv_cache_hook.handle_nvfp4_prefill_kv_dequant_dtype",
         roles=ROLES,
     ),
     Rule(
-        "kv-cache-off-conditions",
-        _EMBEDS_ONLY
+        id="kv-cache-off-conditions",
+        when=_EMBEDS_ONLY
         & some(
             ~flag("is-embedding"),
             flag("kv-cache-dtype").isin(_FP4),
@@ -223,37 +224,38 @@ _POOLS: Final = (
             flag("enable-prefill-cp"),
             flag("enable-hisparse"),
         ),
-        (written("prefill-only-disable-kv-cache"), written("chunked-prefill-size"), _RADIX_OFF_BY_ROLE),
-        "a server without KV pages only embeds: it needs is-embedding, chunked-prefill-size -1, disable-radix-cache, "
+        sides=(written("prefill-only-disable-kv-cache"), written("chunked-prefill-size"), _RADIX_OFF_BY_ROLE),
+        says="a server without KV pages only embeds: it needs is-embedding, chunked-prefill-size -1, "
+        "disable-radix-cache, "
         "and no FP4 or MXFP8 pages, context parallelism or HiSparse",
-        "remove prefill-only-disable-kv-cache",
-        _SOURCE,
+        fix="remove prefill-only-disable-kv-cache",
+        source=_SOURCE,
         decided_by="kv_cache_hook.validate_prefill_only_disable_kv_cache_args",
         roles=ROLES,
     ),
     Rule(
-        "kv-cache-off-attention",
-        _EMBEDS_ONLY & ~PREFILL_ATTENTION_BACKEND.isin(("fa3", "fa4")),
-        (written("prefill-only-disable-kv-cache"), PREFILL_ATTENTION_BACKEND),
-        "only the attention back ends fa3 and fa4 run without KV pages, and DeepSeek-V4.1 runs on dsv4",
-        "remove prefill-only-disable-kv-cache",
-        _SOURCE,
+        id="kv-cache-off-attention",
+        when=_EMBEDS_ONLY & ~PREFILL_ATTENTION_BACKEND.isin(("fa3", "fa4")),
+        sides=(written("prefill-only-disable-kv-cache"), PREFILL_ATTENTION_BACKEND),
+        says="only the attention back ends fa3 and fa4 run without KV pages, and DeepSeek-V4.1 runs on dsv4",
+        fix="remove prefill-only-disable-kv-cache",
+        source=_SOURCE,
         decided_by="kv_cache_hook.handle_prefill_only_disable_kv_cache",
         roles=ROLES,
     ),
     Rule(
-        "page-major-needs-unified-memory",
-        flag("enable-page-major-kv-layout") & ~_UNIFIED_MEMORY,
-        (written("enable-page-major-kv-layout"), written("enable-unified-memory")),
-        "the page-major layout exists only inside unified memory",
-        "remove enable-page-major-kv-layout",
-        _SOURCE,
+        id="page-major-needs-unified-memory",
+        when=flag("enable-page-major-kv-layout") & ~_UNIFIED_MEMORY,
+        sides=(written("enable-page-major-kv-layout"), written("enable-unified-memory")),
+        says="the page-major layout exists only inside unified memory",
+        fix="remove enable-page-major-kv-layout",
+        source=_SOURCE,
         decided_by="kv_cache_hook.handle_page_major_kv_layout",
         roles=ROLES,
     ),
     Rule(
-        "unified-memory-attention",
-        _UNIFIED_MEMORY
+        id="unified-memory-attention",
+        when=_UNIFIED_MEMORY
         & some(
             ~PREFILL_ATTENTION_BACKEND.isin(_POOL_BACKENDS),
             ~DECODE_ATTENTION_BACKEND.isin(_POOL_BACKENDS),
@@ -263,16 +265,16 @@ _POOLS: Final = (
             .isin(_STATE_PREFILL_BACKENDS),
             ~(flag("mamba-backend") == "triton"),
         ),
-        (written("enable-unified-memory"), PREFILL_ATTENTION_BACKEND, DECODE_ATTENTION_BACKEND),
-        "unified memory is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
-        "remove enable-unified-memory",
-        _SOURCE,
+        sides=(written("enable-unified-memory"), PREFILL_ATTENTION_BACKEND, DECODE_ATTENTION_BACKEND),
+        says="unified memory is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
+        fix="remove enable-unified-memory",
+        source=_SOURCE,
         decided_by="kv_cache_hook.handle_page_major_kv_layout",
         roles=ROLES,
     ),
     Rule(
-        "unified-memory-features",
-        _UNIFIED_MEMORY
+        id="unified-memory-features",
+        when=_UNIFIED_MEMORY
         & some(
             IS_PD & ~(TRANSFER_BACKEND == "mooncake"),
             IS_PD & SPECULATES,
@@ -281,33 +283,34 @@ _POOLS: Final = (
             _LMCACHE,
             _LINKER,
         ),
-        (written("enable-unified-memory"), TRANSFER_BACKEND, written("speculative-algorithm")),
-        "unified memory excludes LMCache and the external linker; between prefill and decode it needs mooncake and "
+        sides=(written("enable-unified-memory"), TRANSFER_BACKEND, written("speculative-algorithm")),
+        says="unified memory excludes LMCache and the external linker; between prefill and decode it needs mooncake "
+        "and "
         "lazy compaction, without speculative decoding and without offloading from decode",
-        "remove enable-unified-memory",
-        _SOURCE,
+        fix="remove enable-unified-memory",
+        source=_SOURCE,
         decided_by=_UNIFIED,
         roles=ROLES,
     ),
     Rule(
-        "unified-memory-draft-attention",
-        _UNIFIED_MEMORY
+        id="unified-memory-draft-attention",
+        when=_UNIFIED_MEMORY
         & SPECULATES
         & (~PREFILL_ATTENTION_BACKEND.isin(_VERIFY_BACKENDS) | ~DECODE_ATTENTION_BACKEND.isin(_VERIFY_BACKENDS)),
-        (written("enable-unified-memory"), written("speculative-algorithm"), PREFILL_ATTENTION_BACKEND),
-        "drafts in unified memory are verified by some attention back ends only, and dsv4 is none of them",
-        "remove enable-unified-memory or speculative-algorithm",
-        _SOURCE,
+        sides=(written("enable-unified-memory"), written("speculative-algorithm"), PREFILL_ATTENTION_BACKEND),
+        says="drafts in unified memory are verified by some attention back ends only, and dsv4 is none of them",
+        fix="remove enable-unified-memory or speculative-algorithm",
+        source=_SOURCE,
         decided_by="kv_cache_hook._assert_spec_verify_backends",
         roles=ROLES,
     ),
     Rule(
-        "unified-memory-dcp",
-        _UNIFIED_MEMORY & (flag("dcp-size") > 1),
-        (written("enable-unified-memory"), written("dcp-size")),
-        "unified memory with decode context parallelism is for MLA models, and DeepSeek-V4.1 counts as none",
-        "remove enable-unified-memory or set dcp-size: 1",
-        _SOURCE,
+        id="unified-memory-dcp",
+        when=_UNIFIED_MEMORY & (flag("dcp-size") > 1),
+        sides=(written("enable-unified-memory"), written("dcp-size")),
+        says="unified memory with decode context parallelism is for MLA models, and DeepSeek-V4.1 counts as none",
+        fix="remove enable-unified-memory or set dcp-size: 1",
+        source=_SOURCE,
         decided_by="kv_cache_hook._validate_unified_memory_dcp",
         roles=ROLES,
     ),
@@ -315,18 +318,18 @@ _POOLS: Final = (
 
 _SHARD_RULES: Final = (
     Rule(
-        "kv-sharding-prefill-only",
-        _SHARDING & ~IS_PREFILL,
-        (written("enable-kv-cache-sharding"), MODE),
-        "a rank that holds a part of every page can only prefill",
-        "remove enable-kv-cache-sharding from this server",
-        _SHARDS,
+        id="kv-sharding-prefill-only",
+        when=_SHARDING & ~IS_PREFILL,
+        sides=(written("enable-kv-cache-sharding"), MODE),
+        says="a rank that holds a part of every page can only prefill",
+        fix="remove enable-kv-cache-sharding from this server",
+        source=_SHARDS,
         decided_by=_SHARDED,
         roles=ROLES,
     ),
     Rule(
-        "kv-sharding-features",
-        _SHARDING
+        id="kv-sharding-features",
+        when=_SHARDING
         & some(
             SPECULATES,
             written("dllm-algorithm").given,
@@ -346,27 +349,27 @@ _SHARD_RULES: Final = (
             flag("enable-dynamic-chunking") & (flag("pp-size") > 1),
             flag("enable-two-batch-overlap"),
         ),
-        (written("enable-kv-cache-sharding"), written("speculative-algorithm"), _STORAGE, written("dcp-size")),
-        "KV sharding excludes speculative and diffusion decoding, other radix caches and tree cores, the external "
+        sides=(written("enable-kv-cache-sharding"), written("speculative-algorithm"), _STORAGE, written("dcp-size")),
+        says="KV sharding excludes speculative and diffusion decoding, other radix caches and tree cores, the external "
         "linker, sessions, FlexKV, LMCache, unified memory, DCP, HiCache storage, HiSparse and two-batch overlap",
-        "remove enable-kv-cache-sharding",
-        _SHARDS,
+        fix="remove enable-kv-cache-sharding",
+        source=_SHARDS,
         decided_by=_SHARDED,
         roles=ROLES,
     ),
     Rule(
-        "kv-sharding-attention",
-        _SHARDING & ~(PREFILL_ATTENTION_BACKEND == "fa3"),
-        (written("enable-kv-cache-sharding"), PREFILL_ATTENTION_BACKEND),
-        "KV sharding is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
-        "remove enable-kv-cache-sharding",
-        _SHARDS,
+        id="kv-sharding-attention",
+        when=_SHARDING & ~(PREFILL_ATTENTION_BACKEND == "fa3"),
+        sides=(written("enable-kv-cache-sharding"), PREFILL_ATTENTION_BACKEND),
+        says="KV sharding is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
+        fix="remove enable-kv-cache-sharding",
+        source=_SHARDS,
         decided_by="kv_shard_hook.validate_kv_shard_attention_backend",
         roles=ROLES,
     ),
     Rule(
-        "kv-sharding-layout",
-        _SHARDING
+        id="kv-sharding-layout",
+        when=_SHARDING
         & some(
             ~TRANSFER_BACKEND.isin(("mooncake", "nixl")),
             STAGING,
@@ -374,11 +377,12 @@ _SHARD_RULES: Final = (
             flag("tp-size") <= 1,
             written("chunked-prefill-size") <= 0,
         ),
-        (written("enable-kv-cache-sharding"), TRANSFER_BACKEND, written("enable-prefill-cp")),
-        "KV sharding needs mooncake or nixl without staging buffers, prefill context parallelism over more than one "
+        sides=(written("enable-kv-cache-sharding"), TRANSFER_BACKEND, written("enable-prefill-cp")),
+        says="KV sharding needs mooncake or nixl without staging buffers, prefill context parallelism over more than "
+        "one "
         "GPU, and chunked prefill",
-        "remove enable-kv-cache-sharding",
-        _SHARDS,
+        fix="remove enable-kv-cache-sharding",
+        source=_SHARDS,
         decided_by=_SHARDED,
         roles=ROLES,
     ),

@@ -122,15 +122,15 @@ def _odd(what: str, function: Callable[..., Value]) -> Expr:
 
 def _miscounted(phase: str) -> Rule:
     return Rule(
-        f"graph-config-{phase}-size",
-        every(
+        id=f"graph-config-{phase}-size",
+        when=every(
             _odd(f"type of {phase}.max_bs", partial(_uncountable, phase=phase)),
             ~written(f"cuda-graph-bs-{phase}").given,
         ),
-        (_CONFIG,),
-        f"the largest size of a {phase} graph is a whole number",
-        f"write {phase}.max_bs without quotes and without a fraction",
-        f"{_HOOK}, generate_{phase}_cuda_graph_batch_sizes",
+        sides=(_CONFIG,),
+        says=f"the largest size of a {phase} graph is a whole number",
+        fix=f"write {phase}.max_bs without quotes and without a fraction",
+        source=f"{_HOOK}, generate_{phase}_cuda_graph_batch_sizes",
         decided_by=f"cuda_graph_hook.generate_{phase}_cuda_graph_batch_sizes",
     )
 
@@ -139,12 +139,12 @@ _SIZES: Final = (
     _miscounted("decode"),
     _miscounted("prefill"),
     Rule(
-        "graph-config-decode-sizes",
-        _odd("largest of decode.bs", _without_largest),
-        (_CONFIG,),
-        "the sizes of decode graphs are a list of whole numbers with at least one entry",
-        "write decode.bs as a list such as [1, 2, 4], or leave it out",
-        "SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings",
+        id="graph-config-decode-sizes",
+        when=_odd("largest of decode.bs", _without_largest),
+        sides=(_CONFIG,),
+        says="the sizes of decode graphs are a list of whole numbers with at least one entry",
+        fix="write decode.bs as a list such as [1, 2, 4], or leave it out",
+        source="SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings",
         decided_by="memory_hook.handle_gpu_memory_settings",
     ),
 )

@@ -53,13 +53,14 @@ def most(left: Expr, right: Expr) -> Expr:
 
 RULES: Final = (
     Rule(
-        "memory-share-range",
-        _SHARE.given & ~every(_SHARE > 0.0, _SHARE < 1.0),
-        (_SHARE,),
-        "the share of GPU memory for weights and cache lies between 0 and 1; the engine takes any number and fails "
+        id="memory-share-range",
+        when=_SHARE.given & ~every(_SHARE > 0.0, _SHARE < 1.0),
+        sides=(_SHARE,),
+        says="the share of GPU memory for weights and cache lies between 0 and 1; the engine takes any number and "
+        "fails "
         "after the weights are loaded",
-        "set mem-fraction-static to a number such as 0.85, or leave it out",
-        f"{_MEMORY}, handle_gpu_memory_settings: no check",
+        fix="set mem-fraction-static to a number such as 0.85, or leave it out",
+        source=f"{_MEMORY}, handle_gpu_memory_settings: no check",
         hole=True,
         overridable=True,
     ),

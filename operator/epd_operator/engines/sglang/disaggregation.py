@@ -129,76 +129,76 @@ _PLUMBING: Final = (
         overridable=True,
     ),
     Rule(
-        "host-receive-threshold-range",
-        ~every(
+        id="host-receive-threshold-range",
+        when=~every(
             flag("disaggregation-decode-host-receive-threshold") >= 0.0,
             flag("disaggregation-decode-host-receive-threshold") <= 1.0,
         ),
-        (written("disaggregation-decode-host-receive-threshold"),),
-        "the share of the pages that decode receives in GPU memory is between 0 and 1",
-        "set a number from 0 to 1; 1 turns host receive off",
-        _SOURCE,
+        sides=(written("disaggregation-decode-host-receive-threshold"),),
+        says="the share of the pages that decode receives in GPU memory is between 0 and 1",
+        fix="set a number from 0 to 1; 1 turns host receive off",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "host-receive-features",
-        HOST_RECEIVE & (flag("enable-hisparse") | flag("enable-pd-role-switch")),
-        (
+        id="host-receive-features",
+        when=HOST_RECEIVE & (flag("enable-hisparse") | flag("enable-pd-role-switch")),
+        sides=(
             written("disaggregation-decode-host-receive-threshold"),
             written("enable-pd-role-switch"),
             written("enable-hisparse"),
         ),
-        "host receive on decode knows neither HiSparse nor role switching",
-        "remove enable-pd-role-switch and enable-hisparse, or leave the threshold at 1",
-        _SOURCE,
+        says="host receive on decode knows neither HiSparse nor role switching",
+        fix="remove enable-pd-role-switch and enable-hisparse, or leave the threshold at 1",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "host-receive-backup",
-        HOST_RECEIVE & (written("disaggregation-decode-retraction-backup") == "cpu_tensor"),
-        (
+        id="host-receive-backup",
+        when=HOST_RECEIVE & (written("disaggregation-decode-retraction-backup") == "cpu_tensor"),
+        sides=(
             written("disaggregation-decode-host-receive-threshold"),
             written("disaggregation-decode-retraction-backup"),
         ),
-        "host receive shares its memory with retracted requests, so these must be backed up in the host pool",
-        "set disaggregation-decode-retraction-backup: host_pool or leave it out",
-        _SOURCE,
+        says="host receive shares its memory with retracted requests, so these must be backed up in the host pool",
+        fix="set disaggregation-decode-retraction-backup: host_pool or leave it out",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "decode-radix-cache-features",
-        IS_DECODE
+        id="decode-radix-cache-features",
+        when=IS_DECODE
         & flag("disaggregation-decode-enable-radix-cache")
         & (flag("enable-hisparse") | (~ON_A_SPEC & (TRANSFER_BACKEND == "fake"))),
-        (written("disaggregation-decode-enable-radix-cache"), TRANSFER_BACKEND, written("enable-hisparse")),
-        "a radix cache on decode works neither with HiSparse nor with the fake transfer backend",
-        "remove disaggregation-decode-enable-radix-cache, or use a real transfer backend without HiSparse",
-        _SOURCE,
+        sides=(written("disaggregation-decode-enable-radix-cache"), TRANSFER_BACKEND, written("enable-hisparse")),
+        says="a radix cache on decode works neither with HiSparse nor with the fake transfer backend",
+        fix="remove disaggregation-decode-enable-radix-cache, or use a real transfer backend without HiSparse",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "transfer-fake-prefill",
+        id="transfer-fake-prefill",
         # A spec that names it is refused for that.
-        every(IS_PREFILL, TRANSFER_BACKEND == "fake", ~ON_A_SPEC),
-        (TRANSFER_BACKEND, MODE),
-        "a prefill server cannot use the fake transfer backend, which moves no pages",
-        "set the transfer backend to mooncake or nixl on prefill and decode",
-        _SOURCE,
+        when=every(IS_PREFILL, TRANSFER_BACKEND == "fake", ~ON_A_SPEC),
+        sides=(TRANSFER_BACKEND, MODE),
+        says="a prefill server cannot use the fake transfer backend, which moves no pages",
+        fix="set the transfer backend to mooncake or nixl on prefill and decode",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "rust-server-bootstrap-port",
-        _FOREIGN_PORT,
-        (env("SGLANG_RUST_SERVER"), written("disaggregation-bootstrap-port"), written("port")),
-        "the Rust server answers the bootstrap registry on its API port and takes no other bootstrap port",
-        "remove SGLANG_RUST_SERVER; on a bare command line, leaving the bootstrap port out and pointing decode and "
+        id="rust-server-bootstrap-port",
+        when=_FOREIGN_PORT,
+        sides=(env("SGLANG_RUST_SERVER"), written("disaggregation-bootstrap-port"), written("port")),
+        says="the Rust server answers the bootstrap registry on its API port and takes no other bootstrap port",
+        fix="remove SGLANG_RUST_SERVER; on a bare command line, leaving the bootstrap port out and pointing decode and "
         "router at the API port does it too",
-        _SOURCE,
+        source=_SOURCE,
         decided_by="pd_disaggregation_hook._alias_bootstrap_port_to_api_port",
         roles=ROLES,
     ),
@@ -215,18 +215,18 @@ _PLUMBING: Final = (
         overridable=True,
     ),
     Rule(
-        "staging-buffer-backend",
-        IS_PD & STAGING & ~TRANSFER_BACKEND.isin(_STAGED_BACKENDS),
-        (env("SGLANG_DISAGG_STAGING_BUFFER"), TRANSFER_BACKEND),
-        "staging buffers exist for the transfer backends mooncake and nixl only",
-        "unset SGLANG_DISAGG_STAGING_BUFFER, or set the transfer backend to mooncake or nixl",
-        _SOURCE,
+        id="staging-buffer-backend",
+        when=IS_PD & STAGING & ~TRANSFER_BACKEND.isin(_STAGED_BACKENDS),
+        sides=(env("SGLANG_DISAGG_STAGING_BUFFER"), TRANSFER_BACKEND),
+        says="staging buffers exist for the transfer backends mooncake and nixl only",
+        fix="unset SGLANG_DISAGG_STAGING_BUFFER, or set the transfer backend to mooncake or nixl",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "role-switch-features",
-        IS_PD
+        id="role-switch-features",
+        when=IS_PD
         & flag("enable-pd-role-switch")
         & some(
             flag("ep-size") > 1,
@@ -236,17 +236,17 @@ _PLUMBING: Final = (
             flag("dcp-size") > 1,
             SPECULATES,
         ),
-        (
+        sides=(
             written("enable-pd-role-switch"),
             written("ep-size"),
             A2A_BACKEND_GIVEN,
             written("dcp-size"),
             written("speculative-algorithm"),
         ),
-        "switching between prefill and decode does not rebuild expert parallelism, a MoE all-to-all, PP, DCP, the "
+        says="switching between prefill and decode does not rebuild expert parallelism, a MoE all-to-all, PP, DCP, the "
         "local control broadcast of attention DP or speculative decoding",
-        "remove enable-pd-role-switch, or ep-size, moe-a2a-backend, pp-size, dcp-size and speculative-algorithm",
-        _SOURCE,
+        fix="remove enable-pd-role-switch, or ep-size, moe-a2a-backend, pp-size, dcp-size and speculative-algorithm",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
@@ -254,57 +254,58 @@ _PLUMBING: Final = (
 
 _TIERS: Final = (
     Rule(
-        "vision-tier-unsupported",
-        _VISION_TIER & model_of("model_type", "str").isin(_WITHOUT_TIER),
-        (_VISION_TIER,),
-        "DeepSeek-V4.1 has no separate vision encoder in this version: the engine refuses encoder-only and "
+        id="vision-tier-unsupported",
+        when=_VISION_TIER & model_of("model_type", "str").isin(_WITHOUT_TIER),
+        sides=(_VISION_TIER,),
+        says="DeepSeek-V4.1 has no separate vision encoder in this version: the engine refuses encoder-only and "
         "language-only servers for it",
-        "remove the encode role (language-only on a prefill server): prefill then keeps the vision tower and takes "
+        fix="remove the encode role (language-only on a prefill server): prefill then keeps the vision tower and takes "
         "images itself; or set language-model-only for text alone",
-        _SOURCE,
+        source=_SOURCE,
         decided_by=_ENCODER,
         roles=ROLES,
     ),
     Rule(
-        "prefix-mm-cache-encoder",
-        flag("enable-prefix-mm-cache") & ~IS_ENCODER,
-        (written("enable-prefix-mm-cache"),),
-        "the prefix cache for media lives in an encoder-only server",
-        "remove enable-prefix-mm-cache",
-        _SOURCE,
+        id="prefix-mm-cache-encoder",
+        when=flag("enable-prefix-mm-cache") & ~IS_ENCODER,
+        sides=(written("enable-prefix-mm-cache"),),
+        says="the prefix cache for media lives in an encoder-only server",
+        fix="remove enable-prefix-mm-cache",
+        source=_SOURCE,
         decided_by=_ENCODER,
     ),
     Rule(
-        "encoder-and-language",
-        IS_ENCODER & flag("language-only"),
-        (written("encoder-only"), written("language-only")),
-        "a server is either the vision encoder or the language model without it",
-        "remove one of encoder-only and language-only",
-        _SOURCE,
-        decided_by=_ENCODER,
-        roles=ROLES,
-    ),
-    Rule(
-        "encoder-without-pd-mode",
-        IS_ENCODER & IS_PD,
-        (written("encoder-only"), MODE),
-        "a vision encoder is neither a prefill nor a decode server",
-        "remove disaggregation-mode from the encoder, or encoder-only",
-        _SOURCE,
+        id="encoder-and-language",
+        when=IS_ENCODER & flag("language-only"),
+        sides=(written("encoder-only"), written("language-only")),
+        says="a server is either the vision encoder or the language model without it",
+        fix="remove one of encoder-only and language-only",
+        source=_SOURCE,
         decided_by=_ENCODER,
         roles=ROLES,
     ),
     Rule(
-        "ib-device-present",
-        IB_DEVICE.given
+        id="encoder-without-pd-mode",
+        when=IS_ENCODER & IS_PD,
+        sides=(written("encoder-only"), MODE),
+        says="a vision encoder is neither a prefill nor a decode server",
+        fix="remove disaggregation-mode from the encoder, or encoder-only",
+        source=_SOURCE,
+        decided_by=_ENCODER,
+        roles=ROLES,
+    ),
+    Rule(
+        id="ib-device-present",
+        when=IB_DEVICE.given
         & ((IS_PD & (TRANSFER_BACKEND == "mooncake")) | (flag("encoder-transfer-backend") == "mooncake"))
         & ~(field_of("resources.rdma", "int") > 0)
         & ~(field_of("hostNetwork", "bool") == True),  # noqa: E712 - an expression
-        (IB_DEVICE, field_of("resources.rdma", "int")),
-        "the engine looks these InfiniBand devices up in /sys/class/infiniband and stops if one is missing; no RDMA "
+        sides=(IB_DEVICE, field_of("resources.rdma", "int")),
+        says="the engine looks these InfiniBand devices up in /sys/class/infiniband and stops if one is missing; no "
+        "RDMA "
         "device is known here",
-        "leave disaggregation-ib-device out, which finds the devices by itself, or give the pods an RDMA device",
-        "SGLang 0.5.23, arg_groups/validation_hook.py",
+        fix="leave disaggregation-ib-device out, which finds the devices by itself, or give the pods an RDMA device",
+        source="SGLang 0.5.23, arg_groups/validation_hook.py",
         decided_by="validation_hook.validate_ib_devices",
         roles=ROLES,
         overridable=True,

@@ -51,101 +51,105 @@ _BALANCE: Final = named(
 
 _REBALANCE: Final = (
     Rule(
-        "eplb-needs-expert-parallelism",
-        every(flag("enable-eplb"), ~SCALE_JOINER, EP_SIZE <= 1),
-        (written("enable-eplb"), EP_SIZE),
-        "rebalancing moves experts between ranks, and every rank has all of them",
-        "set ep-size above 1, or remove enable-eplb",
-        f"{_PARALLEL}, handle_eplb_and_dispatch (a bare assertion: the engine gives no reason)",
+        id="eplb-needs-expert-parallelism",
+        when=every(flag("enable-eplb"), ~SCALE_JOINER, EP_SIZE <= 1),
+        sides=(written("enable-eplb"), EP_SIZE),
+        says="rebalancing moves experts between ranks, and every rank has all of them",
+        fix="set ep-size above 1, or remove enable-eplb",
+        source=f"{_PARALLEL}, handle_eplb_and_dispatch (a bare assertion: the engine gives no reason)",
         decided_by="parallel_hook.handle_eplb_and_dispatch",
     ),
     Rule(
-        "expert-dispatch-without-exchange",
-        every(A2A_BACKEND == "none", flag("ep-dispatch-algorithm").isin(("static", "lp"))),
-        (written("ep-dispatch-algorithm"), A2A_BACKEND),
-        "this choice of a replica differs from rank to rank, which is right only where an exchange sends each token to "
+        id="expert-dispatch-without-exchange",
+        when=every(A2A_BACKEND == "none", flag("ep-dispatch-algorithm").isin(("static", "lp"))),
+        sides=(written("ep-dispatch-algorithm"), A2A_BACKEND),
+        says="this choice of a replica differs from rank to rank, which is right only where an exchange sends each "
+        "token to "
         "one rank",
-        "set ep-dispatch-algorithm: dynamic, or a moe-a2a-backend",
-        f"{_PARALLEL}, handle_eplb_and_dispatch",
+        fix="set ep-dispatch-algorithm: dynamic, or a moe-a2a-backend",
+        source=f"{_PARALLEL}, handle_eplb_and_dispatch",
         decided_by="parallel_hook.handle_eplb_and_dispatch",
     ),
     Rule(
-        "marlin-exchange",
-        every(RUNNER_BACKEND == "experimental_sgl_marlin", EP_SIZE > 1, ~(A2A_BACKEND == "none")),
-        (RUNNER_BACKEND, A2A_BACKEND),
-        "the experimental Marlin runner computes spread experts without an exchange only",
-        "set moe-a2a-backend: none, or another moe-runner-backend",
-        f"{_MARLIN}, validate_experimental_sgl_marlin_server_args",
+        id="marlin-exchange",
+        when=every(RUNNER_BACKEND == "experimental_sgl_marlin", EP_SIZE > 1, ~(A2A_BACKEND == "none")),
+        sides=(RUNNER_BACKEND, A2A_BACKEND),
+        says="the experimental Marlin runner computes spread experts without an exchange only",
+        fix="set moe-a2a-backend: none, or another moe-runner-backend",
+        source=f"{_MARLIN}, validate_experimental_sgl_marlin_server_args",
         decided_by="policy.validate_experimental_sgl_marlin_server_args",
     ),
 )
 
 _JOINING: Final = (
     Rule(
-        "elastic-eplb-algorithm",
-        every(
+        id="elastic-eplb-algorithm",
+        when=every(
             _BACKEND.given,
             flag("enable-eplb"),
             ~flag("eplb-algorithm").isin(("auto", "elasticity_aware", "elasticity_aware_hierarchical")),
         ),
-        (_BACKEND, written("eplb-algorithm")),
-        "ranks that come and go need a rebalancing that knows of them",
-        "remove eplb-algorithm, or set it to elasticity_aware",
-        _ELASTIC,
+        sides=(_BACKEND, written("eplb-algorithm")),
+        says="ranks that come and go need a rebalancing that knows of them",
+        fix="remove eplb-algorithm, or set it to elasticity_aware",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
     Rule(
-        "elastic-without-pipeline",
-        _BACKEND.given & ~(PP_SIZE == 1),
-        (_BACKEND, PP_SIZE),
-        "elastic expert parallelism goes without pipeline parallelism",
-        "set pp-size to 1",
-        _ELASTIC,
+        id="elastic-without-pipeline",
+        when=_BACKEND.given & ~(PP_SIZE == 1),
+        sides=(_BACKEND, PP_SIZE),
+        says="elastic expert parallelism goes without pipeline parallelism",
+        fix="set pp-size to 1",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
     Rule(
-        "elastic-ib-device",
-        every(
+        id="elastic-ib-device",
+        when=every(
             _BACKEND == "mooncake",
             written("mooncake-ib-device").given,
             ~(field_of("resources.rdma", "int") > 0),
             ~(field_of("hostNetwork", "bool") == True),  # noqa: E712 - builds an expression
         ),
-        (written("mooncake-ib-device"), field_of("resources.rdma", "int")),
-        "InfiniBand devices are looked up in /sys/class/infiniband at start, and a server that sees none of that name "
+        sides=(written("mooncake-ib-device"), field_of("resources.rdma", "int")),
+        says="InfiniBand devices are looked up in /sys/class/infiniband at start, and a server that sees none of that "
+        "name "
         "stops; none is known here",
-        "remove mooncake-ib-device, which finds the devices by itself, or give the pods an RDMA device",
-        "SGLang 0.5.23, srt/arg_groups/validation_hook.py, validate_ib_devices",
+        fix="remove mooncake-ib-device, which finds the devices by itself, or give the pods an RDMA device",
+        source="SGLang 0.5.23, srt/arg_groups/validation_hook.py, validate_ib_devices",
         decided_by="validation_hook.validate_ib_devices",
         overridable=True,
     ),
     Rule(
-        "elastic-backend-missing",
-        some(_JOIN.given, _LARGEST.given) & ~_BACKEND.given,
-        (_BACKEND, _JOIN, _LARGEST),
-        "joining ranks and a largest size belong to elastic expert parallelism, which is off",
-        "set elastic-ep-backend, or remove elastic-ep-join-mode and max-ep-size",
-        _ELASTIC,
+        id="elastic-backend-missing",
+        when=some(_JOIN.given, _LARGEST.given) & ~_BACKEND.given,
+        sides=(_BACKEND, _JOIN, _LARGEST),
+        says="joining ranks and a largest size belong to elastic expert parallelism, which is off",
+        fix="set elastic-ep-backend, or remove elastic-ep-join-mode and max-ep-size",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
     Rule(
-        "elastic-joiner",
-        some(
+        id="elastic-joiner",
+        when=some(
             SCALE_JOINER & (~(flag("node-rank") == 1) | (_OFFSET <= 0)),
             ~SCALE_JOINER & ~(_OFFSET == 0),
             _LARGEST <= 0,
         ),
-        (_JOIN, written("node-rank"), written("elastic-ep-join-rank-offset"), _LARGEST),
-        "a group that joins has node rank 1 and an offset above 0, the size that it joins; nobody else has an offset; "
+        sides=(_JOIN, written("node-rank"), written("elastic-ep-join-rank-offset"), _LARGEST),
+        says="a group that joins has node rank 1 and an offset above 0, the size that it joins; nobody else has an "
+        "offset; "
         "the largest size is above 0",
-        "remove elastic-ep-join-mode and elastic-ep-join-rank-offset, and give max-ep-size only above 0; a server that "
+        fix="remove elastic-ep-join-mode and elastic-ep-join-rank-offset, and give max-ep-size only above 0; a server "
+        "that "
         "joins is started by a command line of its own, with elastic-ep-join-mode scale, node-rank 1 and the offset",
-        _ELASTIC,
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
     Rule(
-        "elastic-initial-size",
-        some(
+        id="elastic-initial-size",
+        when=some(
             every(_INITIAL.given, ~_GROWS),
             every(_GROWS, ~SCALE_JOINER, ~(_STARTS_WITH == TP_SIZE)),
             every(
@@ -154,19 +158,20 @@ _JOINING: Final = (
                 some(~_INITIAL.given, _INITIAL <= 0, _INITIAL > _OFFSET, _OFFSET + TP_SIZE > _LARGEST),
             ),
         ),
-        (_INITIAL, TP_SIZE, _LARGEST),
-        "the initial size belongs to a deployment that can grow beyond tp-size: the first group's is its own tp-size, "
+        sides=(_INITIAL, TP_SIZE, _LARGEST),
+        says="the initial size belongs to a deployment that can grow beyond tp-size: the first group's is its own "
+        "tp-size, "
         "a joining group's is at most the offset that it joins at, and what comes out is at most max-ep-size",
-        "remove elastic-ep-initial-size, or set it to the first group's tp-size",
-        _ELASTIC,
+        fix="remove elastic-ep-initial-size, or set it to the first group's tp-size",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
 )
 
 _GROWING: Final = (
     Rule(
-        "elastic-replicas",
-        every(
+        id="elastic-replicas",
+        when=every(
             _GROWS,
             some(
                 TP_SIZE <= 0,
@@ -179,16 +184,16 @@ _GROWING: Final = (
                 SCALE_JOINER & ~(_OFFSET % _REPLICA == 0),
             ),
         ),
-        (_LARGEST, _INITIAL, _REPLICA),
-        "sizes grow by whole attention replicas of {replica} ranks",
-        "set max-ep-size, elastic-ep-initial-size and the offset to multiples of it",
-        _ELASTIC,
+        sides=(_LARGEST, _INITIAL, _REPLICA),
+        says="sizes grow by whole attention replicas of {replica} ranks",
+        fix="set max-ep-size, elastic-ep-initial-size and the offset to multiples of it",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
         shows={"replica": _REPLICA},
     ),
     Rule(
-        "elastic-layout",
-        every(
+        id="elastic-layout",
+        when=every(
             _GROWS,
             some(
                 ~(_BACKEND == "mooncake"),
@@ -203,20 +208,21 @@ _GROWING: Final = (
                 some(ATTN_TP_SIZE > 1, SCALE_JOINER & (TP_SIZE == 1)) & ~(MOE_DENSE_TP_SIZE == 1),
             ),
         ),
-        (
+        sides=(
             *(_BACKEND, A2A_BACKEND, ATTN_DP_SIZE, ENABLE_DP_LM_HEAD, ATTN_CP_SIZE),
             *(MOE_DP_SIZE, MOE_DENSE_TP_SIZE, _BALANCE),
         ),
-        "a deployment that grows needs elastic-ep-backend mooncake, moe-a2a-backend nixl, attention data parallelism "
+        says="a deployment that grows needs elastic-ep-backend mooncake, moe-a2a-backend nixl, attention data "
+        "parallelism "
         "with a data-parallel LM head, moe-dense-tp-size 1, round_robin balancing, and neither context parallelism nor "
         "moe-dp-size",
-        "set these, or remove max-ep-size",
-        _ELASTIC,
+        fix="set these, or remove max-ep-size",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
     Rule(
-        "elastic-process",
-        every(
+        id="elastic-process",
+        when=every(
             _GROWS,
             some(
                 flag("elastic-ep-scale-timeout") <= 0.0,
@@ -225,21 +231,21 @@ _GROWING: Final = (
                 flag("enable-elastic-expert-backup"),
             ),
         ),
-        (
+        sides=(
             _LARGEST,
             written("elastic-ep-scale-timeout"),
             written("tokenizer-worker-num"),
             written("use-ray"),
             written("enable-elastic-expert-backup"),
         ),
-        "a deployment that grows has a timeout above 0, one tokenizer worker, no Ray and no expert backup",
-        "remove tokenizer-worker-num, use-ray and enable-elastic-expert-backup, or max-ep-size",
-        _ELASTIC,
+        says="a deployment that grows has a timeout above 0, one tokenizer worker, no Ray and no expert backup",
+        fix="remove tokenizer-worker-num, use-ray and enable-elastic-expert-backup, or max-ep-size",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
     ),
     Rule(
-        "elastic-graph",
-        every(
+        id="elastic-graph",
+        when=every(
             _GROWS,
             some(
                 ~CUDA_GRAPH_DECODE.isin(("full", "disabled")),
@@ -257,11 +263,12 @@ _GROWING: Final = (
                 ),
             ),
         ),
-        (_LARGEST, CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, written("speculative-algorithm")),
-        "a deployment that grows captures its decode graph again: full or none, no prefill graph, and with a full one "
+        sides=(_LARGEST, CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, written("speculative-algorithm")),
+        says="a deployment that grows captures its decode graph again: full or none, no prefill graph, and with a full "
+        "one "
         "no speculation, embedding, diffusion, encoder, hooks or multiplexing",
-        "set {place} to disabled, or remove max-ep-size",
-        _ELASTIC,
+        fix="set {place} to disabled, or remove max-ep-size",
+        source=_ELASTIC,
         decided_by=_IN_ELASTIC,
         shows={"place": DECODE_GRAPH_PLACE},
     ),

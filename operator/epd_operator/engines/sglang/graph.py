@@ -146,39 +146,41 @@ _TRTLLM_GRAPHS: Final = since(_RELEASE, "disabled or breakable", "disabled")
 
 RULES: Final = (
     Rule(
-        "graph-backend",
-        ~(PREFILL_GRAPH.isin(BACKENDS) & DECODE_GRAPH.isin(BACKENDS)),
-        (_CONFIG,),
-        "a CUDA graph back end is full, breakable or disabled",
-        "correct the back end in cuda-graph-config, or set cuda-graph-backend-prefill and cuda-graph-backend-decode "
+        id="graph-backend",
+        when=~(PREFILL_GRAPH.isin(BACKENDS) & DECODE_GRAPH.isin(BACKENDS)),
+        sides=(_CONFIG,),
+        says="a CUDA graph back end is full, breakable or disabled",
+        fix="correct the back end in cuda-graph-config, or set cuda-graph-backend-prefill and "
+        "cuda-graph-backend-decode "
         "instead",
-        f"{_SOURCE}, validate_cuda_graph_config",
+        source=f"{_SOURCE}, validate_cuda_graph_config",
         decided_by="cuda_graph_hook.validate_cuda_graph_config",
         roles=ROLES,
     ),
     Rule(
-        "graph-context",
-        (PREFILL_MAX_CONTEXT < 1) | every(CONTEXT_LENGTH > 0, _PAGES > CONTEXT_LENGTH),
-        (PREFILL_MAX_CONTEXT, CONTEXT_LENGTH),
-        "the context of the prefill graph, rounded up to pages of {page}, lies between 1 and the {longest} tokens of "
+        id="graph-context",
+        when=(PREFILL_MAX_CONTEXT < 1) | every(CONTEXT_LENGTH > 0, _PAGES > CONTEXT_LENGTH),
+        sides=(PREFILL_MAX_CONTEXT, CONTEXT_LENGTH),
+        says="the context of the prefill graph, rounded up to pages of {page}, lies between 1 and the {longest} tokens "
+        "of "
         "the longest request",
-        "set cuda-graph-prefill-max-context to at most {longest}, or leave it out",
-        f"{_SOURCE}, finalize_cuda_graph_prefill_max_context",
+        fix="set cuda-graph-prefill-max-context to at most {longest}, or leave it out",
+        source=f"{_SOURCE}, finalize_cuda_graph_prefill_max_context",
         decided_by="cuda_graph_hook._resolve_max_context_size",
         roles=ROLES,
         shows={"page": PAGE_SIZE, "longest": CONTEXT_LENGTH},
     ),
     Rule(
-        "attention-trtllm-prefill-graph",
-        every(
+        id="attention-trtllm-prefill-graph",
+        when=every(
             IS_V41,
             IS_TRTLLM,
             since(_RELEASE, ~PREFILL_GRAPH.isin(("disabled", "breakable")), ~(PREFILL_GRAPH == "disabled")),
         ),
-        (DSV4_ATTN_BACKEND, PREFILL_GRAPH),
-        "TRT-LLM attention runs DeepSeek-V4.1 with a prefill graph that is {graphs}, not {graph}",
-        "set {place} to {graphs}, or dsv4-attn-backend to flashmla",
-        "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py",
+        sides=(DSV4_ATTN_BACKEND, PREFILL_GRAPH),
+        says="TRT-LLM attention runs DeepSeek-V4.1 with a prefill graph that is {graphs}, not {graph}",
+        fix="set {place} to {graphs}, or dsv4-attn-backend to flashmla",
+        source="SGLang 0.5.23, arg_groups/deepseek_v4_hook.py",
         decided_by="deepseek_v4_hook.validate_deepseek_v41_features",
         roles=ROLES,
         stated=("dsv41-2026-09", "0.5.23"),

@@ -32,31 +32,31 @@ _IS_RAGGED: Final = _MODE.given & ~(_MODE == "static")
 
 RULES: Final = (
     Rule(
-        "linear-attention-backend",
-        some(
+        id="linear-attention-backend",
+        when=some(
             _DECODE == "flashkda",
             every(IS_SM100, ~_IS_BFLOAT, (_DECODES == "flashinfer") | (_VERIFIES == "flashinfer")),
         ),
-        (_DECODE, _VERIFY, _ALL, _STATE),
-        "flashkda does not decode, and flashinfer on SM100 keeps bfloat16 state",
-        "remove the linear-attn flags: DeepSeek-V4.1 has no linear attention",
-        _SOURCE,
+        sides=(_DECODE, _VERIFY, _ALL, _STATE),
+        says="flashkda does not decode, and flashinfer on SM100 keeps bfloat16 state",
+        fix="remove the linear-attn flags: DeepSeek-V4.1 has no linear attention",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "linear-attention-replay",
-        _REPLAY & some(~_DECODES.isin(("triton", "helion")), IS_PD, flag("linear-replayssm-cache-len") < 1),
-        (written("enable-linear-replayssm"), _DECODE, MODE, written("linear-replayssm-cache-len")),
-        "buffered linear attention decodes with triton or helion, in one server, with a cache of at least 1",
-        "remove enable-linear-replayssm: DeepSeek-V4.1 has no linear attention",
-        _SOURCE,
+        id="linear-attention-replay",
+        when=_REPLAY & some(~_DECODES.isin(("triton", "helion")), IS_PD, flag("linear-replayssm-cache-len") < 1),
+        sides=(written("enable-linear-replayssm"), _DECODE, MODE, written("linear-replayssm-cache-len")),
+        says="buffered linear attention decodes with triton or helion, in one server, with a cache of at least 1",
+        fix="remove enable-linear-replayssm: DeepSeek-V4.1 has no linear attention",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),
     Rule(
-        "linear-attention-replay-verify",
-        _REPLAY_VERIFY
+        id="linear-attention-replay-verify",
+        when=_REPLAY_VERIFY
         & some(
             flag("speculative-eagle-topk").given & ~(flag("speculative-eagle-topk") == 1),
             ~_DECODES.isin(("triton", "flashinfer")),
@@ -69,10 +69,10 @@ RULES: Final = (
             IS_PREFILL,
             _REPLAY,
         ),
-        (written("enable-linear-replayssm-spec"), _DECODE, _MODE, MODE, written("enable-linear-replayssm")),
-        "buffered verification of linear attention has limits that this command line breaks",
-        "remove enable-linear-replayssm-spec: DeepSeek-V4.1 has no linear attention",
-        _SOURCE,
+        sides=(written("enable-linear-replayssm-spec"), _DECODE, _MODE, MODE, written("enable-linear-replayssm")),
+        says="buffered verification of linear attention has limits that this command line breaks",
+        fix="remove enable-linear-replayssm-spec: DeepSeek-V4.1 has no linear attention",
+        source=_SOURCE,
         decided_by=_DECIDES,
         roles=ROLES,
     ),

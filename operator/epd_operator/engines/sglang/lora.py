@@ -32,46 +32,48 @@ _IS_MARLIN: Final = flag("moe-runner-backend") == "experimental_sgl_marlin"
 
 RULES: Final = (
     Rule(
-        "lora-batch-positive",
-        _PER_BATCH <= 0,
-        (written("max-loras-per-batch"),),
-        "a batch holds at least one adapter, whether or not LoRA is on",
-        "set max-loras-per-batch to 1 or more, or leave it out",
-        _SOURCE,
+        id="lora-batch-positive",
+        when=_PER_BATCH <= 0,
+        sides=(written("max-loras-per-batch"),),
+        says="a batch holds at least one adapter, whether or not LoRA is on",
+        fix="set max-loras-per-batch to 1 or more, or leave it out",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "lora-shape",
-        ENABLE_LORA
+        id="lora-shape",
+        when=ENABLE_LORA
         & some(
             (_PATHS == 0) & (~(size(_MODULES) > 0) | ~written("max-lora-rank").given | (written("max-lora-rank") == 0)),
             contains(_MODULES, "all") & (size(_MODULES) > 1),
         ),
-        (ENABLE_LORA, written("lora-paths"), written("max-lora-rank"), _MODULES),
-        "without a first adapter the engine must know max-lora-rank and lora-target-modules, where all stands alone",
-        "set lora-paths, or max-lora-rank and lora-target-modules",
-        _SOURCE,
+        sides=(ENABLE_LORA, written("lora-paths"), written("max-lora-rank"), _MODULES),
+        says="without a first adapter the engine must know max-lora-rank and lora-target-modules, where all stands "
+        "alone",
+        fix="set lora-paths, or max-lora-rank and lora-target-modules",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "lora-counts",
-        ENABLE_LORA
+        id="lora-counts",
+        when=ENABLE_LORA
         & some(
             _LOADED < _PER_BATCH,
             _LOADED < _PATHS,
             (flag("enable-lora-overlap-loading") == True) & (~_LOADED.given | (_LOADED > _PER_BATCH * 2)),  # noqa: E712
             flag("lora-drain-wait-threshold") < 0.0,
         ),
-        (_LOADED, written("max-loras-per-batch"), written("lora-paths"), written("enable-lora-overlap-loading")),
-        "max-loaded-loras is at least max-loras-per-batch and the number of lora-paths, and with overlapped loading "
+        sides=(_LOADED, written("max-loras-per-batch"), written("lora-paths"), written("enable-lora-overlap-loading")),
+        says="max-loaded-loras is at least max-loras-per-batch and the number of lora-paths, and with overlapped "
+        "loading "
         "set and at most twice max-loras-per-batch; lora-drain-wait-threshold is not negative",
-        "adjust max-loaded-loras to these, or leave it and enable-lora-overlap-loading out",
-        _SOURCE,
+        fix="adjust max-loaded-loras to these, or leave it and enable-lora-overlap-loading out",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "lora-kernels",
-        ENABLE_LORA
+        id="lora-kernels",
+        when=ENABLE_LORA
         & _NEW_KERNELS
         & some(
             ATTN_DP_SIZE > 1,
@@ -80,16 +82,17 @@ RULES: Final = (
             switch("SGLANG_EXPERIMENTAL_LORA_OPTI"),
             IS_HIP,
         ),
-        (written("lora-backend"), ATTN_DP_SIZE, written("enable-pdmux")),
-        "the LoRA back end triton_v2 runs on NVIDIA GPUs, without attention DP, PD multiplexing, two-batch overlap or "
+        sides=(written("lora-backend"), ATTN_DP_SIZE, written("enable-pdmux")),
+        says="the LoRA back end triton_v2 runs on NVIDIA GPUs, without attention DP, PD multiplexing, two-batch "
+        "overlap or "
         "SGLANG_EXPERIMENTAL_LORA_OPTI",
-        "leave lora-backend out",
-        _SOURCE,
+        fix="leave lora-backend out",
+        source=_SOURCE,
         decided_by="lora_hook._check_v2_lora_modes",
     ),
     Rule(
-        "lora-speculation",
-        ENABLE_LORA
+        id="lora-speculation",
+        when=ENABLE_LORA
         & SPECULATES
         & some(
             _VERIFY.given & ~(_VERIFY == "static"),
@@ -98,16 +101,16 @@ RULES: Final = (
             _DRAFT_RUNNER == "experimental_sgl_trtllm",
             switch("SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
         ),
-        (ENABLE_LORA, written("speculative-algorithm"), _VERIFY, RUNNER_BACKEND),
-        "LoRA with DSpark needs the verify mode static, and neither speculative-adaptive, the MoE runner "
+        sides=(ENABLE_LORA, written("speculative-algorithm"), _VERIFY, RUNNER_BACKEND),
+        says="LoRA with DSpark needs the verify mode static, and neither speculative-adaptive, the MoE runner "
         "experimental_sgl_trtllm nor SGLANG_ENABLE_OVERLAP_PLAN_STREAM",
-        "unset SGLANG_RAGGED_VERIFY_MODE and the others, or remove speculative-algorithm",
-        _SOURCE,
+        fix="unset SGLANG_RAGGED_VERIFY_MODE and the others, or remove speculative-algorithm",
+        source=_SOURCE,
         decided_by="lora_hook.check_lora_speculative_compatibility",
     ),
     Rule(
-        "lora-moe-runner",
-        some(
+        id="lora-moe-runner",
+        when=some(
             SPECULATES & starts(_DRAFT_RUNNER, "lora"),
             _RUNS_ADAPTERS
             & some(
@@ -122,16 +125,16 @@ RULES: Final = (
                 flag("ep-num-redundant-experts") > 0,
             ),
         ),
-        (RUNNER_BACKEND, ENABLE_LORA, written("lora-backend"), A2A_BACKEND, _DRAFT_RUNNER),
-        "a MoE runner for adapters needs LoRA with lora-backend triton_v2, no MoE all-to-all and experts in their "
+        sides=(RUNNER_BACKEND, ENABLE_LORA, written("lora-backend"), A2A_BACKEND, _DRAFT_RUNNER),
+        says="a MoE runner for adapters needs LoRA with lora-backend triton_v2, no MoE all-to-all and experts in their "
         "plain places, and cannot run a draft",
-        "leave moe-runner-backend and speculative-moe-runner-backend out",
-        _SOURCE,
+        fix="leave moe-runner-backend and speculative-moe-runner-backend out",
+        source=_SOURCE,
         decided_by="lora_hook.check_lora_moe_runner_args",
     ),
     Rule(
-        "marlin-lora",
-        _IS_MARLIN
+        id="marlin-lora",
+        when=_IS_MARLIN
         & some(
             (flag("ep-size") > 1) & ~(A2A_BACKEND == "none"),
             ENABLE_LORA
@@ -148,11 +151,12 @@ RULES: Final = (
                 ),
             ),
         ),
-        (written("moe-runner-backend"), ENABLE_LORA, written("lora-backend"), written("ep-size")),
-        "the MoE runner experimental_sgl_marlin needs lora-use-virtual-experts and lora-backend triton for LoRA, and "
+        sides=(written("moe-runner-backend"), ENABLE_LORA, written("lora-backend"), written("ep-size")),
+        says="the MoE runner experimental_sgl_marlin needs lora-use-virtual-experts and lora-backend triton for LoRA, "
+        "and "
         "for expert parallelism no all-to-all and experts in their plain places",
-        "leave moe-runner-backend out",
-        _POLICY,
+        fix="leave moe-runner-backend out",
+        source=_POLICY,
         decided_by="policy.validate_experimental_sgl_marlin_server_args",
         roles=ROLES,
     ),

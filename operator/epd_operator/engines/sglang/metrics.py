@@ -139,18 +139,18 @@ _PUBLISH_FAULT: Final = Opaque(
 
 RULES: Final = (
     Rule(
-        "load-publish-endpoint",
-        _PUBLISH_FAULT.given,
-        (_PUBLISH, _EVENTS),
-        "cannot publish its load: {fault}",
-        "correct that, or leave load-publish-endpoint out",
-        _EVENTS_SOURCE,
+        id="load-publish-endpoint",
+        when=_PUBLISH_FAULT.given,
+        sides=(_PUBLISH, _EVENTS),
+        says="cannot publish its load: {fault}",
+        fix="correct that, or leave load-publish-endpoint out",
+        source=_EVENTS_SOURCE,
         decided_by="validation_hook.check_load_publish_args",
         shows={"fault": _PUBLISH_FAULT},
     ),
     Rule(
-        "token-buckets",
-        Opaque(
+        id="token-buckets",
+        when=Opaque(
             "whether words describe histogram buckets",
             _bucket_fault,
             (written("prompt-tokens-buckets"), written("generation-tokens-buckets")),
@@ -158,29 +158,30 @@ RULES: Final = (
             blind=False,
             nullable=False,
         ),
-        (written("prompt-tokens-buckets"), written("generation-tokens-buckets")),
-        "histogram buckets are default, or tse with a middle above 0, a base above 1 and a count above 0, or custom "
+        sides=(written("prompt-tokens-buckets"), written("generation-tokens-buckets")),
+        says="histogram buckets are default, or tse with a middle above 0, a base above 1 and a count above 0, or "
+        "custom "
         "with distinct numbers that are not negative",
-        "write the buckets so, or leave both flags out",
-        _SOURCE,
+        fix="write the buckets so, or leave both flags out",
+        source=_SOURCE,
         decided_by="validation_hook.validate_buckets_rule",
     ),
     Rule(
-        "metric-labels-header",
-        (_HEADER == "") & written("tokenizer-metrics-allowed-custom-labels").given,
-        (written("tokenizer-metrics-custom-labels-header"), written("tokenizer-metrics-allowed-custom-labels")),
-        "labels that requests may set are read from a header, and its name is empty",
-        "leave tokenizer-metrics-custom-labels-header out",
-        _SOURCE,
+        id="metric-labels-header",
+        when=(_HEADER == "") & written("tokenizer-metrics-allowed-custom-labels").given,
+        sides=(written("tokenizer-metrics-custom-labels-header"), written("tokenizer-metrics-allowed-custom-labels")),
+        says="labels that requests may set are read from a header, and its name is empty",
+        fix="leave tokenizer-metrics-custom-labels-header out",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "metrics-file-folder",
-        some(flag("export-metrics-to-file") & ~written("export-metrics-to-file-dir").given),
-        (written("export-metrics-to-file"), written("export-metrics-to-file-dir")),
-        "metrics are to be written into files of a folder that is not named",
-        "set export-metrics-to-file-dir",
-        _SOURCE,
+        id="metrics-file-folder",
+        when=some(flag("export-metrics-to-file") & ~written("export-metrics-to-file-dir").given),
+        sides=(written("export-metrics-to-file"), written("export-metrics-to-file-dir")),
+        says="metrics are to be written into files of a folder that is not named",
+        fix="set export-metrics-to-file-dir",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
 )

@@ -98,8 +98,8 @@ _IN_KERNEL: Final = "moe_hook.handle_moe_kernel_config"
 
 _RUNNERS: Final = (
     Rule(
-        "moe-online-quantization",
-        every(
+        id="moe-online-quantization",
+        when=every(
             IS_ONLINE,
             some(
                 ~IS_SM100,
@@ -107,16 +107,16 @@ _RUNNERS: Final = (
                 & ~((RUNNER_BACKEND_ASKED == "flashinfer_megamoe") & _FUSED_ONLINE),
             ),
         ),
-        (QUANTIZATION, RUNNER_BACKEND_ASKED),
-        "quantizing experts to NVFP4 at load needs an SM100 GPU and a runner flashinfer_trtllm, "
+        sides=(QUANTIZATION, RUNNER_BACKEND_ASKED),
+        says="quantizing experts to NVFP4 at load needs an SM100 GPU and a runner flashinfer_trtllm, "
         "flashinfer_trtllm_routed or flashinfer_cutedsl",
-        "remove quantization: the released checkpoint holds FP4 experts already",
-        f"{_OVERRIDES}, _moe_runner_backend_quant_constraints",
+        fix="remove quantization: the released checkpoint holds FP4 experts already",
+        source=f"{_OVERRIDES}, _moe_runner_backend_quant_constraints",
         decided_by="overrides._moe_runner_backend_quant_constraints",
     ),
     Rule(
-        "moe-runner-quantization",
-        some(
+        id="moe-runner-quantization",
+        when=some(
             (RUNNER_BACKEND_ASKED == "flashinfer_cutedsl") & ~QUANTIZATION.isin(("modelopt_fp4", "nvfp4_online")),
             every(RUNNER_BACKEND_ASKED == "flashinfer_cutlass", QUANTIZATION.given, ~(QUANTIZATION == "modelopt_fp4")),
             every(
@@ -125,29 +125,31 @@ _RUNNERS: Final = (
                 ~QUANTIZATION.isin(("modelopt_fp4", "nvfp4_online", "fp8")),
             ),
         ),
-        (RUNNER_BACKEND_ASKED, QUANTIZATION),
-        "flashinfer_cutedsl computes NVFP4 experts, which the released checkpoint does not have; flashinfer_cutlass "
+        sides=(RUNNER_BACKEND_ASKED, QUANTIZATION),
+        says="flashinfer_cutedsl computes NVFP4 experts, which the released checkpoint does not have; "
+        "flashinfer_cutlass "
         "and the flashinfer_trtllm kind take them or no quantization, the latter fp8 too",
-        "remove moe-runner-backend, or set it to flashinfer_mxfp4, deep_gemm, triton or marlin",
-        f"{_MOE}, handle_moe_kernel_config",
+        fix="remove moe-runner-backend, or set it to flashinfer_mxfp4, deep_gemm, triton or marlin",
+        source=f"{_MOE}, handle_moe_kernel_config",
         decided_by=_IN_KERNEL,
     ),
     Rule(
-        "moe-runner-expert-split",
-        some(
+        id="moe-runner-expert-split",
+        when=some(
             RUNNER_BACKEND_ASKED.isin(("flashinfer_cutlass", "flashinfer_cutedsl")) & _EP_ODD,
             every(RUNNER_BACKEND_ASKED == "cutlass", QUANTIZATION.isin(("fp8", "mxfp8")), ~(EP_SIZE_ASKED == 1)),
         ),
-        (RUNNER_BACKEND_ASKED, EP_SIZE_ASKED, TP_SIZE, QUANTIZATION),
-        "this runner takes experts whole on every rank (ep-size 1) or, flashinfer_cutlass and flashinfer_cutedsl only, "
+        sides=(RUNNER_BACKEND_ASKED, EP_SIZE_ASKED, TP_SIZE, QUANTIZATION),
+        says="this runner takes experts whole on every rank (ep-size 1) or, flashinfer_cutlass and flashinfer_cutedsl "
+        "only, "
         "spread over all ranks (ep-size equal to tp-size)",
-        "remove ep-size, or choose another moe-runner-backend",
-        f"{_MOE}, handle_moe_kernel_config",
+        fix="remove ep-size, or choose another moe-runner-backend",
+        source=f"{_MOE}, handle_moe_kernel_config",
         decided_by=_IN_KERNEL,
     ),
     Rule(
-        "moe-cutedsl-exchange",
-        every(
+        id="moe-cutedsl-exchange",
+        when=every(
             RUNNER_BACKEND_ASKED == "flashinfer_cutedsl",
             some(
                 ~A2A_BACKEND_ASKED.isin(("none", "deepep", "flashinfer")),
@@ -157,28 +159,31 @@ _RUNNERS: Final = (
                 ),
             ),
         ),
-        (RUNNER_BACKEND_ASKED, A2A_BACKEND_ASKED),
-        "flashinfer_cutedsl takes tokens exchanged by none, flashinfer or, without per-token activation scales, deepep",
-        "set moe-a2a-backend to none or flashinfer",
-        f"{_MOE}, handle_moe_kernel_config",
+        sides=(RUNNER_BACKEND_ASKED, A2A_BACKEND_ASKED),
+        says="flashinfer_cutedsl takes tokens exchanged by none, flashinfer or, without per-token activation scales, "
+        "deepep",
+        fix="set moe-a2a-backend to none or flashinfer",
+        source=f"{_MOE}, handle_moe_kernel_config",
         decided_by=_IN_KERNEL,
     ),
     Rule(
-        "moe-cutedsl-normal-mode",
-        every(RUNNER_BACKEND_ASKED == "flashinfer_cutedsl", A2A_BACKEND == "deepep", flag("deepep-mode") == "normal"),
-        (RUNNER_BACKEND_ASKED, written("deepep-mode")),
-        "flashinfer_cutedsl takes tokens from DeepEP in its low-latency layout only",
-        "set deepep-mode to low_latency or auto",
-        f"{_MOE}, handle_a2a_moe",
+        id="moe-cutedsl-normal-mode",
+        when=every(
+            RUNNER_BACKEND_ASKED == "flashinfer_cutedsl", A2A_BACKEND == "deepep", flag("deepep-mode") == "normal"
+        ),
+        sides=(RUNNER_BACKEND_ASKED, written("deepep-mode")),
+        says="flashinfer_cutedsl takes tokens from DeepEP in its low-latency layout only",
+        fix="set deepep-mode to low_latency or auto",
+        source=f"{_MOE}, handle_a2a_moe",
         decided_by=_IN_MOE,
     ),
     Rule(
-        "moe-shared-experts-tp",
-        flag("shared-experts-tp-size").given,
-        (written("shared-experts-tp-size"),),
-        "a width of their own for shared experts exists for another model only",
-        "remove shared-experts-tp-size",
-        "SGLang 0.5.23, srt/arg_groups/parallel_hook.py, handle_shared_experts_tp",
+        id="moe-shared-experts-tp",
+        when=flag("shared-experts-tp-size").given,
+        sides=(written("shared-experts-tp-size"),),
+        says="a width of their own for shared experts exists for another model only",
+        fix="remove shared-experts-tp-size",
+        source="SGLang 0.5.23, srt/arg_groups/parallel_hook.py, handle_shared_experts_tp",
         decided_by="parallel_hook.handle_shared_experts_tp",
     ),
     Rule(

@@ -99,47 +99,47 @@ def _watermark_values(text: Value) -> bool:
 
 _SCHEDULING: Final = (
     Rule(
-        "chunk-multiple-of-page",
-        (CHUNK_SIZE > 0) & ~IS_DECODE & ~(CHUNK_SIZE % PAGE_SIZE == 0),
-        (CHUNK_SIZE, PAGE_SIZE),
-        "one prefill step holds {chunk} tokens a rank, which is not a whole number of pages of {page}",
-        "set chunked-prefill-size to a multiple of {page} times attn-dp-size",
-        _SOURCE,
+        id="chunk-multiple-of-page",
+        when=(CHUNK_SIZE > 0) & ~IS_DECODE & ~(CHUNK_SIZE % PAGE_SIZE == 0),
+        sides=(CHUNK_SIZE, PAGE_SIZE),
+        says="one prefill step holds {chunk} tokens a rank, which is not a whole number of pages of {page}",
+        fix="set chunked-prefill-size to a multiple of {page} times attn-dp-size",
+        source=_SOURCE,
         decided_by=_CHECK,
         shows={"chunk": CHUNK_SIZE, "page": PAGE_SIZE},
     ),
     Rule(
-        "multiplexing-features",
-        flag("enable-pdmux")
+        id="multiplexing-features",
+        when=flag("enable-pdmux")
         & some(~(CHUNK_SIZE == -1), IS_PD, ~flag("disable-overlap-schedule"), ~(flag("pp-size") == 1)),
-        (written("enable-pdmux"), CHUNK_SIZE, MODE, written("disable-overlap-schedule")),
-        "multiplexing prefill and decode on one GPU needs an aggregated server with chunked-prefill-size -1 and "
+        sides=(written("enable-pdmux"), CHUNK_SIZE, MODE, written("disable-overlap-schedule")),
+        says="multiplexing prefill and decode on one GPU needs an aggregated server with chunked-prefill-size -1 and "
         "disable-overlap-schedule, without pipeline parallelism",
-        "remove enable-pdmux",
-        _SOURCE,
+        fix="remove enable-pdmux",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "priority-schedule-policy",
-        _PRIORITY & ~flag("schedule-policy").isin(("fcfs", "lof")),
-        (written("enable-priority-scheduling"), written("schedule-policy")),
-        "priorities work with the schedule policies fcfs and lof",
-        "set schedule-policy: fcfs or lof, or remove enable-priority-scheduling",
-        _SOURCE,
+        id="priority-schedule-policy",
+        when=_PRIORITY & ~flag("schedule-policy").isin(("fcfs", "lof")),
+        sides=(written("enable-priority-scheduling"), written("schedule-policy")),
+        says="priorities work with the schedule policies fcfs and lof",
+        fix="set schedule-policy: fcfs or lof, or remove enable-priority-scheduling",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "priority-retraction",
-        (flag("retraction-policy") == "priority") & ~_PRIORITY,
-        (written("retraction-policy"), written("enable-priority-scheduling")),
-        "requests can be retracted by priority only where they have one",
-        "set enable-priority-scheduling, or retraction-policy: length",
-        _SOURCE,
+        id="priority-retraction",
+        when=(flag("retraction-policy") == "priority") & ~_PRIORITY,
+        sides=(written("retraction-policy"), written("enable-priority-scheduling")),
+        says="requests can be retracted by priority only where they have one",
+        fix="set enable-priority-scheduling, or retraction-policy: length",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "scheduler-numbers",
-        some(
+        id="scheduler-numbers",
+        when=some(
             written("pp-max-micro-batch-size") < 1,
             flag("base-gpu-id") < 0,
             flag("gpu-id-step") < 1,
@@ -150,7 +150,7 @@ _SCHEDULING: Final = (
             flag("schedule-conservativeness") < 0.0,
             size(written("gc-threshold")) > 3,
         ),
-        (
+        sides=(
             written("pp-max-micro-batch-size"),
             written("base-gpu-id"),
             written("gpu-id-step"),
@@ -161,28 +161,29 @@ _SCHEDULING: Final = (
             written("schedule-conservativeness"),
             written("gc-threshold"),
         ),
-        "micro batch, GPU step and (de)tokenizer workers are at least 1; GPU id, media workers and conservativeness "
+        says="micro batch, GPU step and (de)tokenizer workers are at least 1; GPU id, media workers and "
+        "conservativeness "
         "are not negative; gc-threshold holds one to three numbers",
-        "choose numbers in these ranges, or leave the flag out",
-        _SOURCE,
+        fix="choose numbers in these ranges, or leave the flag out",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "graph-padding-compile",
-        flag("disable-cuda-graph-padding") & flag("enable-torch-compile"),
-        (written("disable-cuda-graph-padding"), written("enable-torch-compile")),
-        "without padding every batch size would be compiled by itself, which takes many minutes",
-        "remove disable-cuda-graph-padding or enable-torch-compile",
-        _SOURCE,
+        id="graph-padding-compile",
+        when=flag("disable-cuda-graph-padding") & flag("enable-torch-compile"),
+        sides=(written("disable-cuda-graph-padding"), written("enable-torch-compile")),
+        says="without padding every batch size would be compiled by itself, which takes many minutes",
+        fix="remove disable-cuda-graph-padding or enable-torch-compile",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "prefill-decode-interval-range",
-        some(written("prefill-decode-interval") < 0, flag("prefill-decode-interval-min-bs") < 0),
-        (written("prefill-decode-interval"), written("prefill-decode-interval-min-bs")),
-        "the steps between prefills and the batch size from which they count are not negative",
-        "set both to 0 or more, or leave them out",
-        _SOURCE,
+        id="prefill-decode-interval-range",
+        when=some(written("prefill-decode-interval") < 0, flag("prefill-decode-interval-min-bs") < 0),
+        sides=(written("prefill-decode-interval"), written("prefill-decode-interval-min-bs")),
+        says="the steps between prefills and the batch size from which they count are not negative",
+        fix="set both to 0 or more, or leave them out",
+        source=_SOURCE,
         decided_by="validation_hook.validate_prefill_decode_interval",
         roles=ROLES,
     ),
@@ -190,77 +191,77 @@ _SCHEDULING: Final = (
 
 _SERVING: Final = (
     Rule(
-        "served-name-colon",
+        id="served-name-colon",
         # A spec's own schema refuses it first.
-        contains(_NAME, ":")
+        when=contains(_NAME, ":")
         & ~ON_A_SPEC
         & ~some(*(starts(lower(_NAME), scheme) for scheme in ("s3://", "gs://", "az://"))),
-        (written("served-model-name"), written("model-path")),
-        "a colon in the served name would be read as model:adapter, the way clients ask for LoRA adapters",
-        "set a served model name without a colon",
-        _SOURCE,
+        sides=(written("served-model-name"), written("model-path")),
+        says="a colon in the served name would be read as model:adapter, the way clients ask for LoRA adapters",
+        fix="set a served model name without a colon",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "response-store-under-pd",
-        flag("enable-response-store") & IS_PD,
-        (written("enable-response-store"), MODE),
-        "prefill and decode servers cannot store responses",
-        "remove enable-response-store",
-        _SOURCE,
+        id="response-store-under-pd",
+        when=flag("enable-response-store") & IS_PD,
+        sides=(written("enable-response-store"), MODE),
+        says="prefill and decode servers cannot store responses",
+        fix="remove enable-response-store",
+        source=_SOURCE,
         decided_by="validation_hook.validate_response_store",
         roles=ROLES,
     ),
     Rule(
-        "mindspore-hardware",
-        flag("model-impl") == "mindspore",
-        (written("model-impl"),),
-        "MindSpore models run on Ascend NPUs",
-        "remove model-impl",
-        _SOURCE,
+        id="mindspore-hardware",
+        when=flag("model-impl") == "mindspore",
+        sides=(written("model-impl"),),
+        says="MindSpore models run on Ascend NPUs",
+        fix="remove model-impl",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "quantized-communication-hardware",
-        flag("enable-quant-communications"),
-        (written("enable-quant-communications"),),
-        "quantized communication exists for Ascend NPUs only",
-        "remove enable-quant-communications",
-        _SOURCE,
+        id="quantized-communication-hardware",
+        when=flag("enable-quant-communications"),
+        sides=(written("enable-quant-communications"),),
+        says="quantized communication exists for Ascend NPUs only",
+        fix="remove enable-quant-communications",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "sampling-backend-hardware",
-        flag("sampling-backend") == "intel_xpu",
-        (written("sampling-backend"),),
-        "the sampling back end intel_xpu runs on Intel GPUs",
-        "remove sampling-backend",
-        _SOURCE,
+        id="sampling-backend-hardware",
+        when=flag("sampling-backend") == "intel_xpu",
+        sides=(written("sampling-backend"),),
+        says="the sampling back end intel_xpu runs on Intel GPUs",
+        fix="remove sampling-backend",
+        source=_SOURCE,
         decided_by="validation_hook.validate_device_sampling_backend",
     ),
     Rule(
-        "kv-canary-sweep",
-        (flag("kv-canary-sweep-interval") > 0) & (flag("kv-canary") == "none"),
-        (written("kv-canary-sweep-interval"), written("kv-canary")),
-        "sweeping looks for canaries in the KV cache, and none are placed",
-        "set kv-canary: log or raise, or remove kv-canary-sweep-interval",
-        _SOURCE,
+        id="kv-canary-sweep",
+        when=(flag("kv-canary-sweep-interval") > 0) & (flag("kv-canary") == "none"),
+        sides=(written("kv-canary-sweep-interval"), written("kv-canary")),
+        says="sweeping looks for canaries in the KV cache, and none are placed",
+        fix="set kv-canary: log or raise, or remove kv-canary-sweep-interval",
+        source=_SOURCE,
         decided_by=_CHECK,
     ),
     Rule(
-        "sampling-mask-size",
-        _MASK_VARIABLE.given | (flag("sampling-mask-max-tokens") <= 0),
-        (written("sampling-mask-max-tokens"), _MASK_VARIABLE),
-        "the size of a sampling mask is set by a flag, at least 1, and no longer by a variable",
-        "unset the variable; set sampling-mask-max-tokens alike on prefill and decode, and "
+        id="sampling-mask-size",
+        when=_MASK_VARIABLE.given | (flag("sampling-mask-max-tokens") <= 0),
+        sides=(written("sampling-mask-max-tokens"), _MASK_VARIABLE),
+        says="the size of a sampling mask is set by a flag, at least 1, and no longer by a variable",
+        fix="unset the variable; set sampling-mask-max-tokens alike on prefill and decode, and "
         "SGLANG_ENABLE_DISAGG_SAMPLING_MASK=1 to use masks between them",
-        _SOURCE,
+        source=_SOURCE,
         decided_by="validation_hook.validate_sampling_mask_max_tokens",
         roles=ROLES,
     ),
     Rule(
-        "aux-hidden-states",
-        some(
+        id="aux-hidden-states",
+        when=some(
             _LAYERS.given & ~_AUX_STATES,
             _AUX_STATES
             & some(
@@ -278,16 +279,17 @@ _SERVING: Final = (
                 ),
             ),
         ),
-        (
+        sides=(
             written("enable-return-aux-hidden-states"),
             _LAYERS,
             written("speculative-algorithm"),
             written("speculative-draft-model-path"),
         ),
-        "auxiliary hidden states are named by speculative-algorithm (EAGLE3, DFLASH or DSPARK, then without a draft) "
+        says="auxiliary hidden states are named by speculative-algorithm (EAGLE3, DFLASH or DSPARK, then without a "
+        "draft) "
         "and, except for EAGLE3, by distinct layers of return-aux-hidden-state-layer-ids",
-        "set all of these, or remove enable-return-aux-hidden-states and return-aux-hidden-state-layer-ids",
-        _SOURCE,
+        fix="set all of these, or remove enable-return-aux-hidden-states and return-aux-hidden-state-layer-ids",
+        source=_SOURCE,
         decided_by=_AUX,
         roles=ROLES,
     ),
@@ -295,8 +297,8 @@ _SERVING: Final = (
 
 _MARKS: Final = (
     Rule(
-        "watermark-config-shape",
-        Opaque(
+        id="watermark-config-shape",
+        when=Opaque(
             "whether the watermark configuration has the right shape",
             _watermark_shape,
             (_CONFIG,),
@@ -304,26 +306,26 @@ _MARKS: Final = (
             blind=False,
             nullable=False,
         ),
-        (_CONFIG,),
-        "the watermark configuration is a JSON object of at most 4096 bytes with hex keys of 1 to 16 digits, a "
+        sides=(_CONFIG,),
+        says="the watermark configuration is a JSON object of at most 4096 bytes with hex keys of 1 to 16 digits, a "
         "context_window from 1 to 64, numbers and switches, and no other fields",
-        'correct watermark-config, such as {{"key": "1f", "context_window": 4}}',
-        "SGLang 0.5.23, sampling/watermarking/config.py",
+        fix='correct watermark-config, such as {{"key": "1f", "context_window": 4}}',
+        source="SGLang 0.5.23, sampling/watermarking/config.py",
         decided_by="config.load_watermark_config",
         roles=ROLES,
     ),
     Rule(
-        "watermark-needs-switch",
-        _CONFIG.given & ~flag("enable-watermark"),
-        (_CONFIG, written("enable-watermark")),
-        "a watermark is configured, and none is enabled",
-        "set enable-watermark, or remove watermark-config",
-        _SOURCE,
+        id="watermark-needs-switch",
+        when=_CONFIG.given & ~flag("enable-watermark"),
+        sides=(_CONFIG, written("enable-watermark")),
+        says="a watermark is configured, and none is enabled",
+        fix="set enable-watermark, or remove watermark-config",
+        source=_SOURCE,
         decided_by=_WATERMARK,
     ),
     Rule(
-        "watermark-features",
-        flag("enable-watermark")
+        id="watermark-features",
+        when=flag("enable-watermark")
         & some(
             flag("enable-custom-logit-processor"),
             written("dllm-algorithm").given,
@@ -332,16 +334,21 @@ _MARKS: Final = (
             flag("speculative-use-rejection-sampling"),
             RUST_SERVER,
         ),
-        (written("enable-watermark"), MODE, written("speculative-algorithm"), written("enable-custom-logit-processor")),
-        "watermarks are for aggregated servers without DSpark, rejection sampling, custom logit processors or the "
+        sides=(
+            written("enable-watermark"),
+            MODE,
+            written("speculative-algorithm"),
+            written("enable-custom-logit-processor"),
+        ),
+        says="watermarks are for aggregated servers without DSpark, rejection sampling, custom logit processors or the "
         "Rust server",
-        "remove enable-watermark",
-        _SOURCE,
+        fix="remove enable-watermark",
+        source=_SOURCE,
         decided_by=_WATERMARK,
     ),
     Rule(
-        "watermark-config-values",
-        flag("enable-watermark")
+        id="watermark-config-values",
+        when=flag("enable-watermark")
         & Opaque(
             "whether the watermark configuration agrees with itself",
             _watermark_values,
@@ -350,11 +357,12 @@ _MARKS: Final = (
             blind=False,
             nullable=False,
         ),
-        (_CONFIG,),
-        "a second key, default_enabled and enforce_all need a key; mixing_probability lies between 0 and 1 and needs a "
+        sides=(_CONFIG,),
+        says="a second key, default_enabled and enforce_all need a key; mixing_probability lies between 0 and 1 and "
+        "needs a "
         "second key; max_probability lies above 0 and up to 1",
-        "correct watermark-config",
-        _SOURCE,
+        fix="correct watermark-config",
+        source=_SOURCE,
         decided_by=_WATERMARK,
     ),
 )
