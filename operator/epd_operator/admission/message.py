@@ -61,7 +61,8 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     effective = f"(part.contains('~') ? [part.split('~')[1]].map(it, {values}[{letter}][it.substring(1)])[0] : '')"
     derived = (
         "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '').map(it, it[0] + (it[1] == '~' ? '' : ' = ' + it[1]))"
-        f".join(', ') : w[0][0] + ' not set') + [{effective}].map(it, it == '' ? '' : "
+        f".join(', ') : w[0][0] + ' not set') + [{effective}].map(it, it == '' || "
+        "w.filter(it, it[1] != '').map(it, it[1]) == [it] ? '' : "
         "', so ' + part.split('~')[2] + ' = ' + it)[0]"
     )
     first = "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '')[0] : w[0])"

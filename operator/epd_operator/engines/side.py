@@ -70,8 +70,10 @@ def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
     if own is not None and (not written or any(leaf is own for leaf in written)):
         yield _leaf(bench, own, process, None if isinstance(side, Leaf) else effective)
         return
-    yield from (_leaf(bench, leaf, process) for leaf in written or leaves[:1])
-    if effective is not None:
+    shown = [_leaf(bench, leaf, process) for leaf in written or leaves[:1]]
+    yield from shown
+    # A value that was taken over as it stands needs no second name.
+    if effective is not None and [plain(one.written) for one in shown] != [plain(effective)]:
         name = side.name.replace("_", "-") if isinstance(side, Named) else "the value"
         yield Side(name, None, effective, "derived")
 
