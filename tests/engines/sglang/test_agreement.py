@@ -80,6 +80,8 @@ def test_a_variable_of_the_other_role_is_not_shown() -> None:
         ({**DRAFTS, "D/env/SGLANG_RAGGED_VERIFY_MODE": "fast"}, {"speculation-verify-mode"}),
         ({**DRAFTS, "D/env/SGLANG_RAGGED_VERIFY_MODE": "compact"}, {"dspark-disaggregation-verify"}),
         ({"D/args/speculative-algorithm": "dspark"}, {"speculation-kind"}),
+        ({f"P/{LAYOUT}": "v42"}, {"kv-layout-unknown"}),
+        ({f"P/{LAYOUT}": "v41", "engine/platform": "cuda-sm90"}, {"kv-layout-hardware"}),
     ],
 )
 def test_one_cause_is_one_finding(changes: Mapping[str, Any], rules: set[str]) -> None:

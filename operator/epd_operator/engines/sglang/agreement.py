@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines.expression import at, every, lower, named, number, when
 from epd_operator.engines.rule import Rule
-from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, KV_LAYOUT, PAGE_SIZE
+from epd_operator.engines.sglang.attention import (
+    DSV4_ATTN_BACKEND,
+    KV_CACHE_DTYPE,
+    KV_LAYOUT,
+    KV_LAYOUT_WORKS,
+    PAGE_SIZE,
+)
 from epd_operator.engines.sglang.base import DRAFT_BLOCK
 from epd_operator.engines.sglang.given import env, flag, written
 from epd_operator.engines.sglang.model import CONTEXT_LENGTH
@@ -87,7 +93,7 @@ _HANDSHAKES: Final = (
         KV_LAYOUT,
         "KV layout",
         "set SGLANG_DSV4_KV_LAYOUT alike on both, or on neither",
-        differ(KV_LAYOUT) & differ(_ASKED),
+        every(differ(KV_LAYOUT), differ(_ASKED), at("prefill", KV_LAYOUT_WORKS), at("decode", KV_LAYOUT_WORKS)),
     ),
     _pair(
         "pair-compressed-kv-layout",

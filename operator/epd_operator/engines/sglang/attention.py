@@ -236,10 +236,19 @@ _KERNELS: Final = (
     ),
 )
 
+_LAYOUT_UNKNOWN: Final = every(~IS_MEGA, ~_LAYOUT_ASKED.isin(("v4", "v41", "v41_new", "auto")))
+_LAYOUT_UNREAD: Final = some(
+    IS_TRTLLM & _LAYOUT_ASKED.isin(("v41", "v41_new")),
+    every(~IS_TRTLLM, ~IS_MEGA, _LAYOUT_ASKED == "v41", ~_PACKS),
+    every(~IS_TRTLLM, ~IS_MEGA, _LAYOUT_ASKED == "v41_new", ~IS_SM100),
+)
+KV_LAYOUT_WORKS: Final = ~(_LAYOUT_UNKNOWN | _LAYOUT_UNREAD)
+"""Whether a server with this layout would come up at all."""
+
 _LAYOUTS: Final = (
     Rule(
         id="kv-layout-unknown",
-        when=every(~IS_MEGA, ~_LAYOUT_ASKED.isin(("v4", "v41", "v41_new", "auto"))),
+        when=_LAYOUT_UNKNOWN,
         sides=(_LAYOUT,),
         says="pages are laid out as v4, v41, v41_new or auto; the engine looks after the weights are loaded, and stops",
         fix="set SGLANG_DSV4_KV_LAYOUT to one of these, or remove it",
@@ -263,11 +272,7 @@ _LAYOUTS: Final = (
     ),
     Rule(
         id="kv-layout-hardware",
-        when=some(
-            IS_TRTLLM & _LAYOUT_ASKED.isin(("v41", "v41_new")),
-            every(~IS_TRTLLM, ~IS_MEGA, _LAYOUT_ASKED == "v41", ~_PACKS),
-            every(~IS_TRTLLM, ~IS_MEGA, _LAYOUT_ASKED == "v41_new", ~IS_SM100),
-        ),
+        when=_LAYOUT_UNREAD,
         sides=(_LAYOUT, DSV4_ATTN_BACKEND, PLATFORM),
         says="the packed layout {layout} is read by FlashMLA on SM100 and, v41 only, by aiter on gfx950; the engine "
         "looks after the weights are loaded, and stops",
