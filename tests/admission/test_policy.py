@@ -115,7 +115,13 @@ def _may_break(ruleset: Ruleset, rule: Rule, role: str) -> bool:
 
 
 def _ids(ruleset: Ruleset) -> set[str]:
-    return {*flags.RULES, "acknowledge-unknown", *(rule.id for rule in ruleset.rules)}
+    return {
+        *flags.RULES,
+        "variable-owned",
+        "variable-secret",
+        "acknowledge-unknown",
+        *(rule.id for rule in ruleset.rules),
+    }
 
 
 @pytest.mark.parametrize("engine", table.RULESETS)
@@ -157,5 +163,5 @@ def test_a_binding_denies_everywhere_and_belongs_to_its_policy() -> None:
         assert spec == {
             "policyName": name,
             "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": {}},
+            "matchResources": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}},
         }

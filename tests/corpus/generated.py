@@ -124,10 +124,22 @@ def _fill(draw: random.Random, spec: dict[str, Any], engine: str) -> None:
     for name, role in spec["roles"].items():
         own = _flags(draw, engine, draw.choice((0, 0, 0, 1, 1, 2)))
         role["args"] = {**role.get("args", {}), **(shared if name != "encode" else {}), **own}
+        if draw.random() < 0.06:
+            _misplace(draw, role, table.RULESETS[engine])
         variables = _variables(engine)
         if variables and draw.random() < 0.25:
             variable = draw.choice(sorted(variables))
-            role["env"] = {variable: draw.choice(variables[variable])}
+            role["env"] = {**role.get("env", {}), variable: draw.choice(variables[variable])}
+
+
+def _misplace(draw: random.Random, role: dict[str, Any], ruleset: Ruleset) -> None:
+    """A variable that the operator sets, or one in a Secret that a rule reads."""
+    owned = sorted(ruleset.environment | ruleset.group_environment)
+    if draw.random() < 0.5:
+        role["env"] = {draw.choice(owned): "x"}
+    else:
+        name = draw.choice([*owned, *sorted(ruleset.variables), "HF_TOKEN"])
+        role["secretEnv"] = {name: {"name": "held", "key": "value"}}
 
 
 def _flags(draw: random.Random, engine: str, count: int) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.cel import LARGEST, NULL, literal, quoted
+from epd_operator.admission.message import cut, is_plain, is_scalar, spelled
+from epd_operator.engines.cel import NULL, literal, quoted
+from epd_operator.engines.limit import MOST_CHARACTERS, MOST_ITEMS, NUMERAL
+from epd_operator.engines.validation import STRUCTURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +32,11 @@ _WORDS: Final[Mapping[str, str]] = {
     "l": "a log level",
     _STRING: "a string",
 }
-_WHOLE: Final = "^-?[0-9]{1,18}$"
+_WHOLE: Final = "^-?[0-9]+$"
+_SIGNIFICANT: Final = "[1-9][0-9]*$"
 _HUMAN: Final = r"^(-?[0-9]+|[0-9]+(\.[0-9]+)?[kMGT]|[0-9]+[KMGT]i)$"
+_LARGEST: Final = quoted(str(2**63 - 1))
+_SMALLEST: Final = quoted(str(2**63))
 _PLAIN: Final = "^[!-*,-\\^`-~]*$"
 """Printable ASCII without space, plus and underscore, which Python reads in a number."""
 
@@ -62,28 +68,29 @@ def bad_values(args: str, name: str) -> str:
     code = f"{known}[flag]"
     listed = f"type({value}) == list"
     number = "(type(item) == int || type(item) == double)"
+    long = f"type(item) == string && size(item) <= {MOST_CHARACTERS}"
     tests = {
         "b": "type(item) == bool",
         "i": "type(item) == int",
         "f": number,
-        "h": f"(type(item) == int || (type(item) == string && (item.matches({quoted(_HUMAN)}) || "
-        f"!item.matches({quoted(_PLAIN)}))))",
-        "l": f"(type(item) == string && item.upperAscii() in {literal(_LEVELS)})",
+        "h": f"type(item) == int || ({long} && ({_fits('item')} || !item.matches({quoted(_PLAIN)})))",
+        "l": f"{long} && item.upperAscii() in {literal(_LEVELS)}",
     }
-    typed = "".join(f"{code}.startsWith('{letter}') ? {test} : " for letter, test in tests.items())
-    text = f"(type(item) == string && item != '--' && !({listed} && item.startsWith('-')))"
+    items = f"({listed} ? {value} : [{value}])"
+    # What does not depend on the item is asked once: a list may be long.
+    typed = "".join(f"{code}.startsWith('{letter}') ? {items}.all(item, {test}) : " for letter, test in tests.items())
+    typed += f"{items}.all(item, {long} && item != '--') && "
+    typed += f"(!({listed}) || {value}.all(item, !item.startsWith('-')))"
+    words, numbers, least, most = (f"variables.{name}_{part}" for part in ("words", "numbers", "least", "most"))
     within = [
-        f"(!(flag in variables.{name}_words) || item in variables.{name}_words[flag])",
-        f"(!(flag in variables.{name}_numbers) || item in variables.{name}_numbers[flag])",
-        f"(!(flag in variables.{name}_least) || !{number} || double(item) >= variables.{name}_least[flag])",
-        f"(!(flag in variables.{name}_most) || !{number} || double(item) <= variables.{name}_most[flag])",
+        f"(!(flag in {words}) || {items}.all(item, item in {words}[flag]))",
+        f"(!(flag in {numbers}) || {items}.all(item, item in {numbers}[flag]))",
+        f"(!(flag in {least}) || {items}.all(item, !{number} || double(item) >= {least}[flag]))",
+        f"(!(flag in {most}) || {items}.all(item, !{number} || double(item) <= {most}[flag]))",
     ]
     several = f"{code}.endsWith('*') || ({code}.endsWith('+') && size({value}) > 0)"
-    items = f"({listed} ? {value} : [{value}])"
-    return (
-        f"{args}.filter(flag, flag in {known} && !("
-        f"(!({listed}) || {several}) && {items}.all(item, ({typed}{text}) && {' && '.join(within)})))"
-    )
+    shape = f"!({listed}) || (({several}) && size({value}) <= {MOST_ITEMS})"
+    return f"{args}.filter(flag, flag in {known} && !(({shape}) && ({typed}) && {' && '.join(within)}))"
 
 
 def value_of(spec: FlagSpec, args: str, good: str) -> str:
@@ -110,8 +117,7 @@ def findings(role: str, args: str, bad: str, name: str) -> str:
     known, owned, removed = (f"variables.{name}_{part}" for part in ("known", "owned", "removed"))
     place = f"spec.roles.{role}.args."
     value = f"{args}[flag]"
-    scalar = " || ".join(f"type({value}) == {kind}" for kind in ("bool", "int", "double", "string"))
-    what = f"{quoted(place)} + flag + ({scalar} ? ' = ' + string({value}) : '')"
+    what = f"{quoted(place)} + {cut('flag')} + {_given(value)}"
     foreign = f"{args}.filter(flag, !(flag in {known}) && !(flag in {owned})"
     unknown = f"{foreign} && !(flag in {removed})).map(flag, '[flag-unknown] ' + {what} + "
     unknown += "': is no flag of ' + variables.version + ': correct its spelling or remove it')"
@@ -119,21 +125,49 @@ def findings(role: str, args: str, bad: str, name: str) -> str:
     renamed += f"': is no flag of ' + variables.version + ', but of another version: ' + {removed}[flag])"
     taken = f"{args}.filter(flag, flag in {owned}).map(flag, '[flag-owned] ' + {what} + "
     taken += f"': belongs to the operator: remove it; ' + {owned}[flag].replace('<role>', '{role}'))"
-    wrong = f"{bad}.map(flag, '[flag-value] ' + {what} + ': must be ' + {_must(name)} + ': correct the value')"
-    return f"(variables.strict ? {unknown} + {renamed} : []) + {taken} + {wrong}"
+    wrong = f"{bad}.map(flag, '[flag-value] ' + {what} + ': must ' + {_must(name, value)} + ': correct the value')"
+    # Under `Strict` an unknown flag is refused as such, and a known one has a type of its own.
+    several = f"size({value}) <= {MOST_ITEMS} && {value}.exists(item, !{is_scalar('item')})"
+    odd = f"{foreign} && (type({value}) == list ? {several} : !{is_scalar(value)})).map(flag, '[{STRUCTURE}] ' + {what}"
+    odd += " + ': must be a string, a number, true, false, or a list of these: write an object as a string of JSON')"
+    return f"(variables.strict ? {unknown} + {renamed} : {odd}) + {taken} + {wrong}"
 
 
-def _must(name: str) -> str:
-    """CEL of what the value of a flag must be."""
+def _given(value: str) -> str:
+    """CEL of what is written, to follow the name of a flag."""
+    return f"({is_plain(value)} ? ' = ' + {cut(spelled(value))} : '')"
+
+
+def _must(name: str, value: str) -> str:
+    """CEL of what the value of a flag must, a verb first."""
     known, words, numbers = (f"variables.{name}_{part}" for part in ("known", "words", "numbers"))
     types = "".join(f"{known}[flag].startsWith('{code}') ? {quoted(text)} : " for code, text in _WORDS.items())
     bounds = " + ".join(
         f"(flag in variables.{name}_{end} ? ', at {end} ' + string(variables.{name}_{end}[flag]) : '')"
         for end in ("least", "most")
     )
-    return (
+    what = (
         f"(flag in {words} ? 'one of ' + {words}[flag].join(', ') : flag in {numbers} ? 'one of ' + "
         f"{numbers}[flag].map(item, string(item)).join(', ') : ({types}'another value')) + {bounds}"
+    )
+    return (
+        f"(type({value}) == list && size({value}) > {MOST_ITEMS} ? 'hold at most {MOST_ITEMS} values' : "
+        f"type({value}) == string && size({value}) > {MOST_CHARACTERS} ? 'have at most {MOST_CHARACTERS} characters' : "
+        f"'be ' + {what})"
+    )
+
+
+def _fits(text: str) -> str:
+    """CEL of whether a text spells a whole number of 64 bits, perhaps with a suffix.
+
+    A quantity beyond 64 bits counts as the largest one, so digits are compared as text.
+    """
+    digits = f"{text}.find({quoted(_SIGNIFICANT)})"
+    most = f"({text}.startsWith('-') ? {_SMALLEST} : {_LARGEST})"
+    return (
+        f"size({text}) <= {NUMERAL} && {text}.matches({quoted(_HUMAN)}) && ({text}.matches({quoted(_WHOLE)}) ? "
+        f"size({digits}) < 19 || (size({digits}) == 19 && {digits} <= {most}) : "
+        f"quantity({text}).asApproximateFloat() < {float(2**63)!r})"
     )
 
 
@@ -150,10 +184,11 @@ def _normal(spec: FlagSpec, value: str) -> str:
         return f"dyn(type({value}) == list ? {value} : [{value}])"
     match spec.type:
         case "human-int":
-            amount = f"quantity({value}).asApproximateFloat()"
-            spelled = f"{value}.matches({quoted(_WHOLE)}) ? dyn(int({value}))"
-            measured = f"isQuantity({value}) ? dyn({amount} > {LARGEST}.0 ? {LARGEST} : int({amount})) : {NULL}"
-            return f"(type({value}) == int ? dyn({value}) : {spelled} : {measured})"
+            amount = f"quantity({value})"
+            whole = f"{value}.matches({quoted(_WHOLE)}) ? int({value})"
+            # Half a thousand is whole, a half is not: the fraction is cut off.
+            measured = f"{amount}.isInteger() ? {amount}.asInteger() : int({amount}.asApproximateFloat())"
+            return f"(type({value}) == int ? dyn({value}) : {_fits(value)} ? dyn({whole} : {measured}) : {NULL})"
         case "float":
             return f"dyn(double({value}))"
         case "nullable-str":

@@ -12,9 +12,10 @@ A part that begins with `&` is a quantity that no field sets by itself: what set
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.cel import Program, quoted, shown
+from epd_operator.engines.cel import NULL, Program, quoted
 from epd_operator.engines.expression import At, Circumstance, Declared, Expr, Leaf, Named
 from epd_operator.engines.side import resolved_from, settling
 
@@ -32,7 +33,50 @@ _SPEC: Final = "s"
 _ALONE: Final = quoted("~")
 """Stands for the value of what is there without a value worth showing."""
 _IS_SIDE: Final = "part.startsWith('@') || part.startsWith('&')"
-_SPELLED: Final = "(type(it) == list ? '[' + it.map(item, string(item)).join(', ') + ']' : string(it))"
+_OUTSIDE: Final = "o"
+"""Letter of what is no field of the spec."""
+_WIDTH: Final = 80
+"""Characters of a value in a message, as in `finding.plain`."""
+_ITEMS: Final = 16
+"""Items of a list in a message: to spell long ones takes the API server seconds."""
+_FIRST: Final = str(list(range(_ITEMS)))
+
+
+def cut(text: str) -> str:
+    """CEL of a text, cut to a readable length so that it leaves room for other findings."""
+    return f"[{text}].map(t, size(t) <= {_WIDTH} ? t : t.substring(0, {_WIDTH - 3}) + '...')[0]"
+
+
+def spelled(value: str) -> str:
+    """CEL of the text of a value of any type that `is_plain`; `value` may be repeated."""
+    items = f"{_FIRST}.filter(i, i < size({value})).map(i, {_text(f'{value}[i]')}).join(', ')"
+    more = f"(size({value}) > {_ITEMS} ? ', ...' : '')"
+    return f"(type({value}) == list ? '[' + {items} + {more} + ']' : {_text(value)})"
+
+
+def is_plain(value: str) -> str:
+    """CEL of whether a value is a scalar, or a list that begins with scalars."""
+    items = f"{_FIRST}.all(i, i >= size({value}) || {is_scalar(f'{value}[i]')})"
+    return f"(type({value}) == list ? {items} : {is_scalar(value)})"
+
+
+def is_scalar(value: str) -> str:
+    """CEL of whether a value is a truth value, a number or a text."""
+    return f"({' || '.join(f'type({value}) == {kind}' for kind in ('bool', 'int', 'double', 'string'))})"
+
+
+def _shown(value: str, absent: str) -> str:
+    """CEL of the text of a value that may be null."""
+    return f"[{value}].map(v, v == null ? {quoted(absent)} : {cut(spelled('v'))})[0]"
+
+
+def _text(value: str) -> str:
+    """CEL of the text of a scalar: six digits of a fraction are plenty."""
+    bands = "".join(
+        f"{value} < {10**digits}.0 ? double(int({value} * {10 ** (6 - digits)}.0 + 0.5)) / {10 ** (6 - digits)}.0 : "
+        for digits in range(7)
+    )
+    return f"(type({value}) == double && {value} >= 0.1 ? string({bands}{value}) : string({value}))"
 
 
 def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
@@ -44,21 +88,22 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
         prefix: how the variables of a role begin, one letter.
     """
     roles = {short: f"spec.roles.{role}." for role, short in prefix.items()}
-    places = _map({**roles, _SPEC: "spec."}, quoted)
+    places = _map({**roles, _SPEC: "spec.", _OUTSIDE: ""}, quoted)
     flags, good, variables, values = (
         _map({short: f"variables.{short}{end}" for short in shorts}, str)
-        for end, shorts in (("", roles), ("_good", roles), ("_env", roles), ("_shown", (*roles, _SPEC)))
+        for end, shorts in (("", roles), ("_good", roles), ("_env", roles), ("_shown", (*roles, _SPEC, _OUTSIDE)))
     )
     letter = "(it.charAt(0) == '_' ? f.charAt(0) : it.charAt(0))"
     key = "it.substring(2)"
     place = f"(it.charAt(1) == '.' ? 'args.' : it.charAt(1) == '$' ? 'env.' : '') + {key}"
-    flag = f"({key} in {good}[{letter}] ? [{flags}[{letter}][{key}]].map(it, {_SPELLED})[0] : '')"
-    variable = f"({key} in {variables}[{letter}] ? {variables}[{letter}][{key}] : '')"
+    flag = f"({key} in {good}[{letter}] ? {flags}[{letter}][{key}] : {NULL})"
+    variable = f"({key} in {variables}[{letter}] ? dyn({variables}[{letter}][{key}]) : {NULL})"
     value = f"it.charAt(1) == '.' ? {flag} : it.charAt(1) == '$' ? {variable} : {values}[{letter}][it.substring(1)]"
     alternatives = (
-        f"part.split('~')[0].substring(1).split('|').map(it, [{places}[{letter}] + {place}, string({value})])"
+        f"part.split('~')[0].substring(1).split('|').map(it, [{places}[{letter}] + {place}, {_shown(value, '')}])"
     )
-    effective = f"(part.contains('~') ? [part.split('~')[1]].map(it, {values}[{letter}][it.substring(1)])[0] : '')"
+    effect = _shown(f"{values}[{letter}][it.substring(1)]", "")
+    effective = f"(part.contains('~') ? [part.split('~')[1]].map(it, {effect})[0] : '')"
     derived = (
         "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '').map(it, it[0] + (it[1] == '~' ? '' : ' = ' + it[1]))"
         f".join(', ') : w[0][0] + ' not set') + [{effective}].map(it, it == '' || "
@@ -66,14 +111,15 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
         "', so ' + part.split('~')[2] + ' = ' + it)[0]"
     )
     first = "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '')[0] : w[0])"
-    spelled = (
+    plain = (
         f"[[dyn({effective}), dyn({first})]].map(it, it[1][0] + (it[1][1] == '' ? "
         "' not set' + (it[0] == '' ? '' : ', so ' + it[0]) : it[1][1] == '~' ? '' : ' = ' + it[1][1] + "
         "(it[0] == '' || it[0] == it[1][1] ? '' : ', which becomes ' + it[0])))[0]"
     )
-    shape = f"part.startsWith('&') ? {derived} : {spelled}"
+    shape = f"part.startsWith('&') ? {derived} : {plain}"
     sides = f"parts.filter(part, {_IS_SIDE}).map(part, [{alternatives}].map(w, {shape})[0]).join(', ')"
-    text = f"[part].map(it, it.startsWith('~') ? {values}[f.charAt(0)][it.substring(2)] : it)[0]"
+    filled = _shown(f"{values}[f.charAt(0)][it.substring(2)]", "None")
+    text = f"[part].map(it, it.startsWith('~') ? {filled} : it)[0]"
     rest = f"parts.filter(part, !({_IS_SIDE})).map(part, {text}).join('')"
     keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
     words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
@@ -96,7 +142,7 @@ class Wording:
         self._place = place
         self._words: dict[str, dict[str, str]] = {}
         self._keys: dict[int, str] = {}
-        self._shown: dict[str, dict[str, str]] = {letter: {} for letter in (*program.prefix.values(), _SPEC)}
+        self._shown: dict[str, dict[str, str]] = {letter: {} for letter in (*program.prefix.values(), _SPEC, _OUTSIDE)}
 
     def finding(self, rule: Rule, role: str) -> str:
         """CEL of what a rule broken by a role yields."""
@@ -120,7 +166,7 @@ class Wording:
             else:
                 words |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
         for letter, values in self._shown.items():
-            self._program.define(f"{letter}_shown", _map(values, str) if values else "{'': ''}")
+            self._program.define(f"{letter}_shown", _map(values, str) if values else f"{{'': {NULL}}}")
         keys = sorted(words, key=lambda key: key.split(".")[-1])
         groups = [keys[start : start + _GROUP] for start in range(0, len(keys), _GROUP)]
         return [
@@ -133,7 +179,7 @@ class Wording:
             if text:
                 yield text.replace("\n", " ")
             if name is not None:
-                yield f"~{self._value(rule.shows[name], role, role, f'{rule.id} {name}', 'None')}"
+                yield f"~{self._value(rule.shows[name], role, role, f'{rule.id} {name}')}"
 
     def _side(self, side: Expr, role: str, judged: str) -> str:
         while isinstance(side, At):
@@ -152,7 +198,7 @@ class Wording:
         if isinstance(side, Leaf):
             return f"@{pieces}"
         name = side.name if isinstance(side, Named) else f"value {id(side)}"
-        value = self._value(side, role, judged, name, "")
+        value = self._value(side, role, judged, name)
         own = resolved_from(side)
         if own is not None:
             return f"@{self._alternative(own, role, judged)}~{value}"
@@ -170,28 +216,30 @@ class Wording:
         if place == below.removesuffix("."):
             return self._field(_SPEC, f"roles.{role}", _ALONE)
         raw = Leaf("spec", place.removeprefix("spec."), leaf.kind) if leaf.source == "flag" else leaf
-        text = self._spelled(self._folder.fold(raw, role).expr, "")
+        if raw.unit:
+            raw = replace(raw, kind="str", unit="")
+        text = self._held(self._folder.fold(raw, role).expr)
         if place.startswith(below):
             self._field(self._program.prefix[role], place.removeprefix(below), text)
             return f"{letter}/{place.removeprefix(below)}"
-        return self._field(_SPEC, place.removeprefix("spec."), text)
+        letter = _SPEC if place.startswith("spec.") else _OUTSIDE
+        return self._field(letter, place.removeprefix("spec."), text)
 
     def _field(self, letter: str, path: str, text: str) -> str:
-        self._shown[letter][f"/{path}"] = text
+        self._shown[letter][f"/{path}"] = f"dyn({text})"
         return f"{letter}/{path}"
 
-    def _value(self, value: Expr, role: str, judged: str, name: str, absent: str) -> str:
+    def _value(self, value: Expr, role: str, judged: str, name: str) -> str:
         """Makes a value known under a name and says how the notation calls it."""
         letter = self._program.prefix[role]
-        self._shown[letter][name] = self._spelled(self._folder.fold(value, role).expr, absent)
+        self._shown[letter][name] = self._held(self._folder.fold(value, role).expr)
         return f"{'_' if role == judged else letter}{name}"
 
-    def _spelled(self, value: Expr, absent: str) -> str:
+    def _held(self, value: Expr) -> str:
+        """A value as the maps hold it, null when absent."""
         if value.kind == "none":
-            return quoted(absent)
-        atom = self._program.atom(value)
-        spelled = shown(atom, value.kind)
-        return f"{atom} == null ? {quoted(absent)} : {spelled}" if value.nullable else spelled
+            return NULL
+        return self._program.atom(value) if value.nullable else f"dyn({self._program.atom(value)})"
 
 
 def _map(items: Mapping[str, str], spell: Callable[[str], str]) -> str:

@@ -62,6 +62,8 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
         "`acknowledge` names a rule that is not overridable; a warning where no rule has the id, as advisories change",
         "yes",
     ),
+    "variable-owned": ("`env` or `secretEnv` holds a variable that the operator sets on every pod", "yes"),
+    "variable-secret": ("`secretEnv` holds a variable that a rule reads, and nobody can judge a Secret", "yes"),
 }
 
 

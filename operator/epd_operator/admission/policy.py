@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from epd_operator.engines.ruleset import Ruleset
 
 PREFIX: Final[Mapping[str, str]] = {"prefill": "p", "decode": "d", "encode": "e"}
-MESSAGE: Final = 4400
-"""Characters of a message that the API server surely passes on; its limit is 5120 bytes."""
+MESSAGE: Final = 5000
+"""Bytes of a message that the API server surely passes on; its limit is 5120, and one with a line break is dropped."""
 
 _LIST: Final = 30_000
 """Characters of a list of findings in one expression."""
+
+_EVERYTHING: Final = {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}}
+"""What the API server fills in, written out: else a tool that compares what it applied sees a difference."""
 
 _UNSEEN: Final[Mapping[str, str]] = {
     "flag-value": "what is inside a string that holds JSON or a LoRA path, and numbers spelled as only Python does",
@@ -70,7 +73,7 @@ def binding(bound: Mapping[str, Any]) -> dict[str, Any]:
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": name},
-        "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": {}}},
+        "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": dict(_EVERYTHING)},
     }
 
 
@@ -90,6 +93,7 @@ def policy(ruleset: Ruleset) -> dict[str, Any]:
     program = Program(lambda role, leaf: _leaf(ruleset, role, leaf), PREFIX)
     _define_inputs(program, ruleset)
     lists = [_define_flags(program, ruleset, role) for role in SPEC_ROLES]
+    lists += [_variables(program, ruleset, role) for role in SPEC_ROLES]
     lists.append(_acknowledged(program, ruleset))
     broken = [found for found in _broken(ruleset, folder) if found.rule.severity == "error" and found.possible]
     for one in broken:
@@ -120,8 +124,7 @@ def _object(
         "object-stays": "!has(object.metadata.deletionTimestamp)",
         **matching,
     }
-    message = f"{head}variables.findings.join('; ')"
-    cut = f"size(variables.message) > {MESSAGE} ? variables.message.substring(0, {MESSAGE}) + ' ...' : "
+    message = f"({head}variables.findings.join('; ')).replace('\\n', ' ').replace('\\r', ' ')"
     every = {**variables, "findings": " + ".join(lists), "message": message}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -136,20 +139,32 @@ def _object(
                         "apiVersions": [API_VERSION],
                         "operations": ["CREATE", "UPDATE"],
                         "resources": [PLURAL],
+                        "scope": "*",
                     }
-                ]
+                ],
+                **_EVERYTHING,
             },
             "matchConditions": [{"name": key, "expression": text} for key, text in conditions.items()],
             "variables": [{"name": key, "expression": text} for key, text in every.items()],
             "validations": [
                 {
                     "expression": "size(variables.findings) == 0",
-                    "messageExpression": cut + "variables.message",
-                    "reason": "Invalid",
+                    "messageExpression": _cut("variables.message"),
+                    "reason": "Forbidden",
                 }
             ],
         },
     }
+
+
+def _cut(text: str) -> str:
+    """CEL of a text cut by bytes, which CEL cannot do: a character has one to four of them."""
+    cuts = "".join(
+        f"size({text}) > {MESSAGE // most} && size(bytes({text}.substring(0, {MESSAGE // most}))) <= {MESSAGE} ? "
+        f"{text}.substring(0, {MESSAGE // most}) + ' ...' : "
+        for most in (1, 2, 3)
+    )
+    return f"size(bytes({text})) <= {MESSAGE} ? {text} : {cuts}{text}.substring(0, {MESSAGE // 4}) + ' ...'"
 
 
 def folder_of(ruleset: Ruleset) -> Folder:
@@ -226,6 +241,28 @@ def _catalogues(ruleset: Ruleset, role: str) -> dict[str, str]:
             if text != texts[-1][key]:
                 chosen[key] = f"variables.rank == {rank} ? {text} : {chosen[key]}"
     return chosen
+
+
+def _variables(program: Program, ruleset: Ruleset, role: str) -> str:
+    """The list of what is wrong with the names of a role's variables."""
+    env = f"variables.{PREFIX[role]}_env"
+    secrets = program.define(f"{PREFIX[role]}_secret", f"variables.spec.roles.?{role}.?secretEnv.orValue({{}})")
+    owned = f"name in {literal(sorted(ruleset.environment))}"
+    if ruleset.group_environment:
+        group = literal(sorted(ruleset.group_environment))
+        owned += f" || (name in {group} && variables.spec.roles.?{role}.?nodes.orValue(1) > 1)"
+    found = [
+        f"{held}.filter(name, {owned}).map(name, '[variable-owned] spec.roles.{role}.{part}.' + name + "
+        "' = set: belongs to the operator, which sets it on every pod: remove it')"
+        for part, held in (("env", env), ("secretEnv", secrets))
+    ]
+    judged = sorted(ruleset.variables - ruleset.environment)
+    found.append(
+        f"{secrets}.filter(name, name in {literal(judged)}).map(name, '[variable-secret] spec.roles.{role}.secretEnv.' "
+        "+ name + ' = set: decides what the engine accepts, and a Secret cannot be read to judge it: set ' + name + "
+        "' in env')"
+    )
+    return program.define(f"{PREFIX[role]}_variables", " + ".join(found))
 
 
 def _acknowledged(program: Program, ruleset: Ruleset) -> str:

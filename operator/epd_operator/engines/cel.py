@@ -77,13 +77,6 @@ def identifier(*parts: str) -> str:
     return re.sub(r"\W", "_", "_".join(part for part in parts if part), flags=re.ASCII)
 
 
-def shown(text: str, kind: Kind) -> str:
-    """The text of a value that is not absent; `text` is an atom."""
-    if kind == "list":
-        return f"'[' + {text}.map(item, string(item)).join(', ') + ']'"
-    return f"string({text})"
-
-
 @dataclass(eq=False)
 class Program:
     """Variables of a policy, and expressions over them; `platform` and `rank` are the caller's to define.
