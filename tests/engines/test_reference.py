@@ -112,7 +112,10 @@ def test_identity_flags_must_agree_as_they_resolve() -> None:
 def test_a_value_that_is_wrong_by_itself_is_told_once() -> None:
     found = faults({"prefill": {"args": {"page-size": [1, 2], "seed": "abc"}}, "decode": {"args": {"seed": 3}}})
     assert found == [
-        "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: give one value, without brackets",
+        (
+            "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: "
+            "give one value, without brackets"
+        ),
         "spec.roles.prefill.args.seed = 'abc': must be a whole number: write a whole number without quotes",
     ]
 
