@@ -26,6 +26,7 @@ from e2e.tests.samples import ready, sample
 from epd_operator.admission import policy
 from epd_operator.api.names import MANAGED_SELECTOR
 from epd_operator.engines import table
+from epd_operator.engines.limit import MOST_ITEMS
 from epd_operator.engines.validation import STRUCTURE, validate
 from epd_operator.plan import Observed, Settings, plan
 from tests.corpus.field_cases import field_cases
@@ -197,6 +198,71 @@ def test_judging_costs_little(operator: Kube, namespace: str) -> None:
     median = statistics.median(once() for _ in range(20))
     print(f"a dry-run create of an SGLang spec takes {median * 1000:.0f} ms")
     assert median < 1
+
+
+def _with(role: str, **args: Any) -> Object:
+    document: Object = yaml.safe_load((SAMPLES / "sglang-h200.yaml").read_text(encoding="utf-8"))
+    document["spec"]["roles"][role]["args"] |= {name.replace("_", "-"): value for name, value in args.items()}
+    return document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        _with("prefill", page_size="two\nlines", tp_sise=1),
+        _with("prefill", **{"a\nname\r": 1}, page_size="x"),
+        _with("prefill", **{"é" * 3000: 1}, page_size="☃" * 3000),
+        _with("prefill", **{f"{number}{'🙂' * 60}": "🙂" * 4000 for number in range(60)}),
+        _with("prefill", tp_sise="x" * 4096, page_size="y" * 4096, pp_size=2),
+        _with("decode", cuda_graph_bs_decode=[1] * 513),
+    ],
+    ids=["value in lines", "name in lines", "two bytes", "four bytes", "long beside others", "long list"],
+)
+def test_no_value_keeps_the_message_from_the_user(operator: Kube, namespace: str, document: Object) -> None:
+    """The API server says the bare expression where a message has a line break or more than 5120 bytes."""
+    answer = ask(operator, namespace, document)
+    assert answer.status == 403
+    assert answer.rules == {finding.rule for finding in validate(document).errors}
+    assert "failed expression" not in answer.message
+    assert len(answer.message.encode()) < 5120 + 512
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [1, {"a": 1}], [[1]], [None]])
+def test_a_flag_unknown_to_the_rules_holds_no_object(operator: Kube, namespace: str, value: object) -> None:
+    document = _with("prefill", new_flag=value)
+    document["spec"]["engine"] |= {"version": "0.5.99", "versionPolicy": "Nearest"}
+    assert ask(operator, namespace, document).rules == {STRUCTURE}
+    document["spec"]["roles"]["prefill"]["args"]["new-flag"] = [1, True, "a", 0.5]
+    assert STRUCTURE not in ask(operator, namespace, document).rules
+
+
+def test_what_was_applied_is_what_is_stored(operator: Kube, namespace: str) -> None:
+    """A tool that compares both, as GitOps tools do, finds nothing that the API server filled in."""
+    for made in policy.policies():
+        document = {**made, "metadata": {"name": f"e2e-stored-{made['metadata']['name']}"}}
+        bound = policy.binding(document)
+        bound["spec"]["matchResources"]["namespaceSelector"] = {"matchLabels": {UNJUDGED: "never"}}
+        for applied in (document, bound):
+            stored = operator.apply(applied)
+            operator.delete(ADMISSION, applied["kind"], None, applied["metadata"]["name"])
+            assert stored["spec"] == applied["spec"]
+
+
+def test_judging_the_longest_lists_takes_little(operator: Kube, namespace: str) -> None:
+    catalogue = table.RULESETS["SGLang"].catalogue("0.5.23", "prefill")
+    lists = {
+        spec.name: [{"int": 7, "float": 0.5}.get(spec.type, "word")] * MOST_ITEMS
+        for spec in catalogue.flags.values()
+        if spec.owner is None and spec.nargs in {"*", "+"}
+    }
+    assert len(lists) >= 20
+    document = _with("prefill", **lists)
+    document["spec"]["roles"]["decode"]["args"] |= lists
+    start = time.perf_counter()
+    assert "resulted in error" not in ask(operator, namespace, document).message
+    seconds = time.perf_counter() - start
+    print(f"{len(lists)} lists of {MOST_ITEMS} in two roles take {seconds * 1000:.0f} ms")
+    assert seconds < 5
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -165,3 +166,33 @@ def test_a_binding_denies_everywhere_and_belongs_to_its_policy() -> None:
             "validationActions": ["Deny"],
             "matchResources": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}},
         }
+
+
+def test_every_message_is_cut_and_freed_of_line_breaks() -> None:
+    for one in policies().values():
+        variables = {entry["name"]: entry["expression"] for entry in one["spec"]["variables"]}
+        assert variables["message"].endswith(r".replace('\n', ' ').replace('\r', ' ')")
+        (validation,) = one["spec"]["validations"]
+        assert validation["messageExpression"].startswith(f"size(bytes(variables.message)) <= {policy.MESSAGE} ? ")
+        assert policy.MESSAGE < 5120
+
+
+@pytest.mark.parametrize("actions", [["Deny"], ["Warn"], ["Audit"], ["Deny", "Audit"], ["Warn", "Audit"]])
+def test_the_chart_takes_actions_that_go_together(actions: list[str]) -> None:
+    schema = json.loads((ROOT / "charts" / "epd-operator" / "values.schema.json").read_text(encoding="utf-8"))
+    allowed = schema["properties"]["admission"]["properties"]["actions"]
+    jsonschema.validate(actions, allowed)
+    for wrong in ([], [*actions, "Deny", "Warn"], [*actions, *actions]):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, allowed)
+
+
+@pytest.mark.parametrize("engine", table.RULESETS)
+def test_names_of_variables_are_judged_in_every_role(engine: str) -> None:
+    ruleset = table.RULESETS[engine]
+    variables = {entry["name"]: entry["expression"] for entry in policies()[engine.lower()]["spec"]["variables"]}
+    for role, prefix in policy.PREFIX.items():
+        text = variables[f"{prefix}_variables"]
+        assert f"variables.{prefix}_variables" in variables["findings"]
+        for name in ruleset.environment | ruleset.group_environment | ruleset.variables:
+            assert f"'{name}'" in text, (role, name)

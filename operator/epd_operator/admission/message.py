@@ -6,7 +6,7 @@ fills them in. The notation: parts are separated by line breaks. A part that beg
 separated by `|`, then `~` and the effective value, if any. A part that begins with `~` is a value. A side is a flag
 `p.tp-size`, a variable `p$NAME`, or a field `p/nodes`; the letter is a role, `_` the role that broke the rule.
 A part that begins with `&` is a quantity that no field sets by itself: what settles it as in a side, `~`, its value,
-`~` and its name.
+`~` and its name. A side is shown like that, too, where its first alternative is not written and another one is.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
         "w.filter(it, it[1] != '').map(it, it[1]) == [it] ? '' : "
         "', so ' + part.split('~')[2] + ' = ' + it)[0]"
     )
-    first = "(w.exists(it, it[1] != '') ? w.filter(it, it[1] != '')[0] : w[0])"
     plain = (
-        f"[[dyn({effective}), dyn({first})]].map(it, it[1][0] + (it[1][1] == '' ? "
+        f"[[dyn({effective}), dyn(w[0])]].map(it, it[1][0] + (it[1][1] == '' ? "
         "' not set' + (it[0] == '' ? '' : ', so ' + it[0]) : it[1][1] == '~' ? '' : ' = ' + it[1][1] + "
         "(it[0] == '' || it[0] == it[1][1] ? '' : ', which becomes ' + it[0])))[0]"
     )
-    shape = f"part.startsWith('&') ? {derived} : {plain}"
+    elsewhere = "w[0][1] == '' && w.exists(it, it[1] != '')"
+    shape = f"part.startsWith('&') || ({elsewhere}) ? {derived} : {plain}"
     sides = f"parts.filter(part, {_IS_SIDE}).map(part, [{alternatives}].map(w, {shape})[0]).join(', ')"
     filled = _shown(f"{values}[f.charAt(0)][it.substring(2)]", "None")
     text = f"[part].map(it, it.startsWith('~') ? {filled} : it)[0]"
@@ -192,18 +192,17 @@ class Wording:
             present = f"{self._program.text(self._folder.fold(side, role).expr)} ? {_ALONE} : ''"
             return f"@{self._field(_SPEC, f'roles.{side.role}', present)}"
         leaves = settling(side)
-        pieces = "|".join(dict.fromkeys(self._alternative(leaf, role, judged) for leaf in leaves))
-        if not leaves:
+        own = resolved_from(side)
+        first = [] if own is None else [own]
+        pieces = "|".join(dict.fromkeys(self._alternative(leaf, role, judged) for leaf in (*first, *leaves)))
+        if not pieces:
             pieces = self._field(_SPEC, side.name.replace("_", "-") if isinstance(side, Named) else "value", "''")
         if isinstance(side, Leaf):
             return f"@{pieces}"
         name = side.name if isinstance(side, Named) else f"value {id(side)}"
         value = self._value(side, role, judged, name)
-        own = resolved_from(side)
-        if own is not None:
-            return f"@{self._alternative(own, role, judged)}~{value}"
         shown_as = name.replace("_", "-") if isinstance(side, Named) else "the value"
-        return f"&{pieces}~{value}~{shown_as}"
+        return f"{'&' if own is None else '@'}{pieces}~{value}~{shown_as}"
 
     def _alternative(self, leaf: Leaf, role: str, judged: str) -> str:
         place = self._place(role, leaf)
