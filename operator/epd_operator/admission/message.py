@@ -214,6 +214,8 @@ class Wording:
             return f"{letter}${leaf.name}"
         if place == below.removesuffix("."):
             return self._field(_SPEC, f"roles.{role}", _ALONE)
+        if leaf.source == "flag" and not place.startswith("spec."):
+            return self._field(_OUTSIDE, place, _ALONE)
         raw = Leaf("spec", place.removeprefix("spec."), leaf.kind) if leaf.source == "flag" else leaf
         if raw.unit:
             raw = replace(raw, kind="str", unit="")

@@ -327,11 +327,7 @@ def _place(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
     base = f"spec.roles.{role}"
     match leaf.source:
         case "flag":
-            spec = ruleset.catalogue(ruleset.versions[-1], role).find(leaf.name)
-            if spec is None or spec.owner is None:
-                return f"{base}.args.{leaf.name}"
-            owner = spec.owner.split()[0].replace("<role>", role)
-            return owner if owner.startswith("spec.") else base
+            return _flag_place(ruleset, role, leaf.name)
         case "env":
             return f"{base}.env.{leaf.name}"
         case "field":
@@ -340,3 +336,14 @@ def _place(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
             return leaf.name if leaf.name.startswith("metadata.") else f"spec.{leaf.name}"
         case "model":
             return f"the checkpoint's {leaf.name}"
+
+
+def _flag_place(ruleset: Ruleset, role: str, name: str) -> str:
+    base = f"spec.roles.{role}"
+    spec = ruleset.catalogue(ruleset.versions[-1], role).find(name)
+    owner = "" if spec is None or spec.owner is None else spec.owner
+    if owner.startswith("spec."):
+        return owner.split()[0].replace("<role>", role)
+    if owner.startswith("the place under spec.roles"):
+        return base
+    return f"{name} ({owner.removeprefix('it is ')})" if name in ruleset.owned else f"{base}.args.{name}"

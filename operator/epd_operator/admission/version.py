@@ -54,7 +54,7 @@ def refusals(ruleset: Ruleset) -> str:
     """CEL of the list of what is wrong with the version that a spec names."""
     known = f"{_WRITTEN} in {literal(ruleset.versions)}"
     releases = _releases(ruleset)
-    line = f"'[{VERSION}] spec.engine.version \"' + {_WRITTEN} + '\"'"
+    line = f"'[{VERSION}] spec.engine.version = ' + {_WRITTEN} + ':'"
     if not releases:
         return f"{known} ? [] : [{line} + {_words(ruleset, '-')}]"
     low, strict, neither = (
