@@ -185,6 +185,9 @@ def test_facts_are_what_the_engine_makes_of_the_flags() -> None:
     assert (found.replay, found.kv_layout) == ("On", "fp8_e4m3 flashmla")
     assert RELEASE.facts(spec(), {"prefill": {}, "decode": {}}).replay == "On"
     assert RELEASE.facts(spec({"decoderReplay": "Off"}), {"prefill": {}, "decode": {}}).replay == "Off"
+    spelled = spec({"args": {"context-length": "4k", "max-total-tokens": "1M"}})
+    assert RELEASE.facts(spelled, {"prefill": spelled.roles.prefill.args, "decode": {}}).context_length == 4000
+    assert RELEASE.identity(spelled, "prefill", spelled.roles.prefill.args) == {}
     early = lookup("SGLang", "dsv41-2026-09")
     assert early.facts(spec(version="dsv41-2026-09"), {"prefill": {}, "decode": {}}).replay == "Off"
 

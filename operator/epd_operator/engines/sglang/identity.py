@@ -20,6 +20,7 @@ from epd_operator.engines.sglang.agreement import (
 )
 from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, KV_LAYOUT, PAGE_SIZE
 from epd_operator.engines.sglang.base import CHECKPOINT, IS_PREFILL
+from epd_operator.engines.sglang.catalogue import catalogue
 from epd_operator.engines.sglang.given import env, flag
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.replay import DECODER_REPLAY
@@ -64,7 +65,10 @@ def process(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     declared = spec.roles.declared()[role]
     platform = spec.engine.platform or "cuda-sm90"
-    return Process(role, platform, rank(version), args, declared.env, CHECKPOINT, OWNED, written)
+    known = catalogue(version)
+    # A flag that this version does not know is only there under Nearest, and no rule reads it.
+    read = {name: found.normal(value) for name, value in args.items() if (found := known.find(name)) is not None}
+    return Process(role, platform, rank(version), read, declared.env, CHECKPOINT, OWNED, written)
 
 
 def identity(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 PRE_STOP_SECONDS: Final = 10
 """The router drops a worker within seconds of its deletion; SGLang takes new requests for as long as they come."""
 
+_SERVING: Final[tuple[RoleName, ...]] = ("prefill", "decode")
+
 _TRANSFERS: Final = (DEFAULT_TRANSFER, "mooncake_tcp", "nixl", "mori", "ascend")
 
 _COMPLETE_TABLE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
@@ -115,12 +117,11 @@ def _fetches(spec: Spec) -> bool:
 
 
 def _look(version: str, spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
-    most = CHECKPOINT["context_length"]
-    lengths = [args[role].get("context-length", most) for role in ("prefill", "decode")]
-    prefill = process(version, spec, "prefill", args["prefill"])
+    prefill, decode = (process(version, spec, role, args[role]) for role in _SERVING)
+    lengths = [one.flag("context-length") or CHECKPOINT["context_length"] for one in (prefill, decode)]
     return Facts(
         page_size=int(str(PAGE_SIZE.value(prefill))),
-        context_length=min(int(length) for length in lengths),
+        context_length=min(int(str(length)) for length in lengths),
         replay="On" if DECODER_REPLAY.value(prefill) else "Off",
         kv_layout=f"{KV_CACHE_DTYPE.value(prefill)} {DSV4_ATTN_BACKEND.value(prefill)}",
     )
