@@ -142,6 +142,7 @@ class Wording:
         self._place = place
         self._words: dict[str, dict[str, str]] = {}
         self._keys: dict[int, str] = {}
+        self._nameless: dict[int, int] = {}
         self._shown: dict[str, dict[str, str]] = {letter: {} for letter in (*program.prefix.values(), _SPEC, _OUTSIDE)}
 
     def finding(self, rule: Rule, role: str) -> str:
@@ -199,7 +200,12 @@ class Wording:
             pieces = self._field(_SPEC, side.name.replace("_", "-") if isinstance(side, Named) else "value", "''")
         if isinstance(side, Leaf):
             return f"@{pieces}"
-        name = side.name if isinstance(side, Named) else f"value {id(side)}"
+        # Numbered, not named by identity: the generated file must come out the same every time.
+        name = (
+            side.name
+            if isinstance(side, Named)
+            else f"value {self._nameless.setdefault(id(side), len(self._nameless))}"
+        )
         value = self._value(side, role, judged, name)
         shown_as = name.replace("_", "-") if isinstance(side, Named) else "the value"
         return f"{'&' if own is None else '@'}{pieces}~{value}~{shown_as}"
