@@ -171,3 +171,10 @@ def test_view_keeps_what_the_plan_speaks_about() -> None:
     live = {"spec": {"a": 1, "b": 2, "list": [1, 2]}, "status": {}}
     assert view({"spec": {"a": 0, "list": [1]}}, live) == {"spec": {"a": 1, "list": [1, 2]}}
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
+
+
+@pytest.mark.parametrize(("live", "other"), [([], False), (None, False), (["a"], True)])
+def test_an_empty_set_that_nobody_owns_is_no_difference(live: Any, other: bool) -> None:
+    fields = json.dumps({"f:status": {"f:revision": {}}})
+    stored = {"status": {"revision": "1", **({} if live is None else {"acknowledged": live})}}
+    assert differs({"status": {"revision": "1", "acknowledged": []}}, stored, fields) is other

@@ -76,6 +76,8 @@ def digest(value: Any) -> str:
 
 
 def _differs(wanted: Any, live: Any, node: Owned | None, key: str, parent: str) -> bool:
+    if node is None and isinstance(wanted, list | tuple | Mapping) and not wanted:
+        return bool(live)  # the API server records no owner of a set without items
     if wanted is None or node is None:
         return wanted is not None or node is not None
     if not any(name != "." for name in node):  # a leaf: a scalar, or a map or list that is set as a whole
