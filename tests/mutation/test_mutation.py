@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import sys
@@ -106,13 +105,10 @@ def test_mutants_are_many() -> None:
 
 
 def test_a_sample_of_mutants_dies(scorer: Scorer) -> None:
-    # The share of a sample scatters by two in a hundred: it fails where a share of nine in ten would be surprising. All
-    # mutants are counted by night.
+    # All mutants are counted by night; the seed is fixed, so that the same rules always give the same share by day.
     seed = int(os.environ.get("EPD_SEED") or 1)
     score = scorer.sample(SAMPLE, random.Random(seed))
-    counted = score.killed + len(score.surviving)
-    scatter = math.sqrt(ENOUGH * (1 - ENOUGH) / counted)
-    assert score.share >= ENOUGH - 2 * scatter, f"EPD_SEED={seed} draws the same sample\n{score.report()}"
+    assert score.share >= ENOUGH, f"EPD_SEED={seed} draws the same sample\n{score.report()}"
 
 
 @pytest.mark.nightly

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -69,15 +70,15 @@ class Scope(Protocol):
         """Whether the spec has this role."""
 
 
-class Expr:
+class Expr(ABC):
     """An expression; build it with the functions of this module and with operators."""
 
     kind: Kind
     nullable: bool
 
+    @abstractmethod
     def value(self, scope: Scope) -> Value:
         """What the expression is in a scope; never raises."""
-        raise NotImplementedError
 
     @property
     def parts(self) -> tuple[Expr, ...]:

@@ -382,8 +382,7 @@ def _branches(node: When) -> bool:
 
 
 def _evaluated(node: Expr) -> Value:
-    # Only constants are below, so no scope is ever asked.
-    return node.value(None)  # type: ignore[arg-type]
+    return node.value(None)  # type: ignore[arg-type] # only constants are below, so no scope is ever asked
 
 
 _NEUTRAL: Final = {("+", 0), ("-", 0), ("*", 1), ("//", 1)}

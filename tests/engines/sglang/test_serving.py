@@ -174,6 +174,8 @@ def test_buckets(words: str, *, faulty: bool) -> None:
         (f"{LORA} --enable-lora-overlap-loading --max-loaded-loras 16", set()),
         (f"{LORA} --enable-lora-overlap-loading --max-loaded-loras 17", {"lora-counts"}),
         ("--max-loras-per-batch 0", {"lora-batch-positive"}),
+        # An adaptive draft length is for other algorithms: the engine drops it with DSpark.
+        (f"{LORA} --speculative-algorithm DSPARK --speculative-adaptive", set()),
         (f"{LORA} --lora-backend triton_v2", set()),
         (f"{LORA} --lora-backend triton_v2 --attn-dp-size 4", {"lora-kernels"}),
         ("--moe-runner-backend lora_triton", {"lora-moe-runner"}),

@@ -96,13 +96,12 @@ RULES: Final = (
         & SPECULATES
         & some(
             _VERIFY.given & ~(_VERIFY == "static"),
-            flag("speculative-adaptive"),
             RUNNER_BACKEND == "experimental_sgl_trtllm",
             _DRAFT_RUNNER == "experimental_sgl_trtllm",
             switch("SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
         ),
         sides=(ENABLE_LORA, written("speculative-algorithm"), _VERIFY, RUNNER_BACKEND),
-        says="LoRA with DSpark needs the verify mode static, and neither speculative-adaptive, the MoE runner "
+        says="LoRA with DSpark needs the verify mode static, and neither the MoE runner "
         "experimental_sgl_trtllm nor SGLANG_ENABLE_OVERLAP_PLAN_STREAM",
         fix="unset SGLANG_RAGGED_VERIFY_MODE and the others, or remove speculative-algorithm",
         source=_SOURCE,
