@@ -1,0 +1,422 @@
+"""The sizes of a model: `config.json` in the released structure, and what each layer does with them.
+
+The tricky idea: a layer's mode follows from four short lists alone (`LayerPlan`), so the released 40 layers and a tiny
+8-layer model run the same code. Source of the keys: DeepSeek-V4.1-Flash, config.json, revision dba1be0a.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Mode = Literal["Window", "Full", "Reuse", "Reindex"]
+ARCHITECTURE: Final = "DeepseekV41ForCausalLM"
+MODEL_TYPE: Final = "deepseek_v41"
+QUANTISATION: Final = {
+    "quant_method": "fp8",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [32, 32],
+    "scale_fmt": "ue8m0",
+    "expert_dtype": "fp4",
+}
+
+
+class BadConfig(ValueError):
+    """A configuration that no model can be built from; `faults` has one message per fault."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What one layer does.
+
+    Attributes:
+        index: Its number, from 0.
+        mode: `Window` has no global branch; `Full` owns global KV and selects; `Reuse` takes both from earlier layers;
+            `Reindex` selects anew among the candidates over another layer's index keys.
+        ratio: Tokens per global entry; 0 without a global branch.
+        decoder: Whether it belongs to the decoder half, whose only global KV is that of its first layer.
+        kv_source: The layer whose global entries and index keys it reads; -1 without.
+        index_source: The layer whose selection it uses; -1 without.
+        engram: Whether an Engram lookup stands before its attention.
+        candidates: Whether it publishes the candidate blocks for the `Reindex` layers behind it.
+    """
+
+    index: int
+    mode: Mode
+    ratio: int
+    decoder: bool
+    kv_source: int
+    index_source: int
+    engram: bool
+    candidates: bool
+
+    @property
+    def owns_kv(self) -> bool:
+        """Whether it writes global entries and index keys."""
+        return self.kv_source == self.index
+
+    @property
+    def owns_index(self) -> bool:
+        """Whether it selects entries with its own index queries."""
+        return self.index_source == self.index
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """YaRN over the compressed layers' rotary frequencies."""
+
+    rope_type: str = "yarn"
+    factor: float = 16.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    original_max_position_embeddings: int = 65536
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """`text_config` of config.json; every name and default is the released one."""
+
+    vocab_size: int = 129280
+    hidden_size: int = 5120
+    num_hidden_layers: int = 40
+    num_nextn_predict_layers: int = 3
+    max_position_embeddings: int = 1048576
+    rms_norm_eps: float = 1e-20
+    swiglu_limit: float = 10.0
+    num_attention_heads: int = 64
+    num_key_value_heads: int = 1
+    head_dim: int = 512
+    qk_rope_head_dim: int = 64
+    q_lora_rank: int = 1280
+    o_lora_rank: int = 1024
+    o_groups: int = 8
+    sliding_window: int = 128
+    rope_theta: float = 10000.0
+    compress_rope_theta: float = 160000.0
+    rope_scaling: RopeScaling = field(default_factory=RopeScaling)
+    compress_ratios: tuple[int, ...] = (0, 0, *(2,) * 18, *(1,) * 20, 0, 0, 0)
+    kv_source_layer_ids: tuple[int, ...] = (2, 8, 14, 20)
+    index_source_layer_ids: tuple[int, ...] = (2, 8, 14, 20, 24, 28, 32, 36)
+    index_n_heads: int = 32
+    index_head_dim: int = 128
+    index_topk: int = 512
+    candidate_source_layer_id: int = 20
+    candidate_topk_blocks: int = 2048
+    candidate_block_size: int = 8
+    n_routed_experts: int = 384
+    n_shared_experts: int = 1
+    num_experts_per_tok: int = 6
+    moe_intermediate_size: int = 2304
+    scoring_func: str = "sqrtsoftplus"
+    topk_method: str = "noaux_tc"
+    norm_topk_prob: bool = True
+    routed_scaling_factor: float = 1.5
+    hc_mult: int = 4
+    hc_sinkhorn_iters: int = 20
+    hc_eps: float = 1e-6
+    engram_layer_ids: tuple[int, ...] = (1, 14)
+    engram_num_embeddings: tuple[int, ...] = (384006168, 384016682)
+    engram_max_ngram_size: int = 4
+    engram_vocab_size: int = 16000000
+    engram_n_heads: int = 8
+    engram_head_dim: int = 256
+    engram_pad_token_id: int = 2
+    engram_compressed_vocab_size: int = 99092
+    dspark_block_size: int = 5
+    dspark_noise_token_id: int = 128799
+    dspark_target_layer_ids: tuple[int, ...] = (37, 38, 39)
+    dspark_markov_rank: int = 256
+    dspark_n_routed_experts: int = 128
+    dspark_num_experts_per_tok: int = 3
+    bos_token_id: int = 0
+    eos_token_id: int = 1
+    pad_token_id: int = 2
+    hidden_act: str = "silu"
+    attention_bias: bool = False
+    tie_word_embeddings: bool = False
+    model_type: str = "deepseek_v41_text"
+
+    @property
+    def split(self) -> int:
+        """First layer of the decoder half: the last owner of global KV."""
+        return self.kv_source_layer_ids[-1]
+
+    @property
+    def plans(self) -> tuple[LayerPlan, ...]:
+        """What each layer does, in order."""
+        return tuple(self._plan(index) for index in range(self.num_hidden_layers))
+
+    @property
+    def kv_owners(self) -> tuple[LayerPlan, ...]:
+        """The layers that write global entries."""
+        return tuple(plan for plan in self.plans if plan.owns_kv)
+
+    def _plan(self, index: int) -> LayerPlan:
+        ratio = self.compress_ratios[index]
+        kv_source = max((i for i in self.kv_source_layer_ids if i <= index), default=-1) if ratio else -1
+        index_source = max((i for i in self.index_source_layer_ids if i <= index), default=-1) if ratio else -1
+        mode: Mode = "Window"
+        if ratio:
+            mode = "Full" if kv_source == index else "Reindex" if index_source == index else "Reuse"
+        return LayerPlan(
+            index=index,
+            mode=mode,
+            ratio=ratio,
+            decoder=index >= self.split,
+            kv_source=kv_source,
+            index_source=index_source,
+            engram=index in self.engram_layer_ids,
+            candidates=index == self.candidate_source_layer_id,
+        )
+
+    def faults(self) -> list[str]:
+        """What keeps a model from being built with these sizes, one message each."""
+        sizes = {name: value for name, value in asdict(self).items() if isinstance(value, int) and name not in _FREE}
+        found = [f"{name} is {value}: must be at least 1" for name, value in sizes.items() if value < 1]
+        rope_limit = min(self.head_dim, self.index_head_dim)
+        layers, stages = self.num_hidden_layers, self.num_nextn_predict_layers
+        ratios, sources = self.compress_ratios, self.kv_source_layer_ids
+        last = sources[-1] if sources else -1
+        rules = (
+            (self.o_groups and self.num_attention_heads % self.o_groups == 0,
+             f"num_attention_heads is {self.num_attention_heads}: must be a multiple of o_groups ({self.o_groups})"),
+            (self.num_key_value_heads == 1, f"num_key_value_heads is {self.num_key_value_heads}: must be 1"),
+            (self.head_dim % 32 == 0, f"head_dim is {self.head_dim}: must be a multiple of 32"),
+            (self.index_head_dim % 32 == 0, f"index_head_dim is {self.index_head_dim}: must be a multiple of 32"),
+            (self.qk_rope_head_dim % 2 == 0 and self.qk_rope_head_dim <= rope_limit,
+             f"qk_rope_head_dim is {self.qk_rope_head_dim}: must be even and at most {rope_limit}, "
+             "the smaller of head_dim and index_head_dim"),
+            (len(ratios) == layers + stages,
+             f"compress_ratios has {len(ratios)} entries: must have num_hidden_layers + num_nextn_predict_layers "
+             f"({layers + stages})"),
+            (set(ratios) <= {0, 1, 2}, f"compress_ratios has {sorted(set(ratios) - {0, 1, 2})}: must be 0, 1 or 2"),
+            (bool(sources) and list(sources) == sorted(set(sources)) and last < layers,
+             f"kv_source_layer_ids is {list(sources)}: must be rising layer numbers below {layers}"),
+            (set(sources) <= set(self.index_source_layer_ids),
+             f"kv_source_layer_ids is {list(sources)}: every one must be in index_source_layer_ids"),
+            (self.candidate_source_layer_id == last,
+             f"candidate_source_layer_id is {self.candidate_source_layer_id}: must be the last of "
+             f"kv_source_layer_ids ({last})"),
+            (all(i < last for i in self.engram_layer_ids),
+             f"engram_layer_ids is {list(self.engram_layer_ids)}: must stand before layer {last}"),
+            (len(self.engram_layer_ids) == len(self.engram_num_embeddings),
+             "engram_num_embeddings must have one entry per engram_layer_ids"),
+            (not stages or all(last <= i < layers for i in self.dspark_target_layer_ids),
+             f"dspark_target_layer_ids is {list(self.dspark_target_layer_ids)}: must be {last} to {layers - 1}"),
+            (self.num_experts_per_tok <= self.n_routed_experts,
+             f"num_experts_per_tok is {self.num_experts_per_tok}: at most n_routed_experts ({self.n_routed_experts})"),
+            (self.scoring_func == "sqrtsoftplus", f"scoring_func is {self.scoring_func!r}: must be sqrtsoftplus"),
+            (self.candidate_block_size < 1 or self.candidate_topk_blocks < 1
+             or self.candidate_block_size * self.candidate_topk_blocks >= self.index_topk,
+             "candidate_topk_blocks * candidate_block_size must be at least index_topk"),
+        )  # fmt: skip
+        found += [text for good, text in rules if not good]
+        return found or self._layer_faults()
+
+    def _layer_faults(self) -> list[str]:
+        found = []
+        for plan in self.plans:
+            if plan.ratio and plan.kv_source < 0:
+                found.append(f"compress_ratios[{plan.index}] is {plan.ratio}: no kv source stands at or before it")
+            elif plan.ratio and self.compress_ratios[plan.kv_source] != plan.ratio:
+                found.append(
+                    f"compress_ratios[{plan.index}] is {plan.ratio}: its kv source, layer {plan.kv_source}, "
+                    f"has {self.compress_ratios[plan.kv_source]}"
+                )
+            if plan.decoder and plan.ratio > 1:
+                found.append(f"compress_ratios[{plan.index}] is {plan.ratio}: the decoder half takes 0 or 1")
+        found += [
+            f"kv_source_layer_ids has {i}: compress_ratios[{i}] is 0" for i in self.kv_source_layer_ids
+            if not self.compress_ratios[i]
+        ]  # fmt: skip
+        return found
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """`vision_config` of config.json; every name and default is the released one."""
+
+    num_hidden_layers: int = 32
+    hidden_size: int = 1024
+    num_attention_heads: int = 16
+    intermediate_size: int = 2816
+    patch_size: int = 14
+    rope_theta: float = 10000.0
+    downsample_ratio: int = 3
+    max_image_tokens: int = 1024
+    min_pixels: int = 295936
+    max_wh_ratio: float | None = None
+    model_type: str = "deepseek_v41_vision"
+
+    def faults(self) -> list[str]:
+        """What keeps a tower from being built with these sizes, one message each."""
+        sizes = {k: v for k, v in asdict(self).items() if isinstance(v, int)}
+        found = [f"{name} is {value}: must be at least 1" for name, value in sizes.items() if value < 1]
+        if not found and self.hidden_size % (4 * self.num_attention_heads):
+            found.append(
+                f"hidden_size is {self.hidden_size}: must be a multiple of 4 * num_attention_heads "
+                f"({4 * self.num_attention_heads})"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Config:
+    """config.json."""
+
+    text: TextConfig = field(default_factory=TextConfig)
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    image_token_id: int = 129264
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read and check a config.json.
+
+        Raises:
+            BadConfig: Lists every unknown key, wrong type and broken rule.
+        """
+        faults: list[str] = []
+        if data.get("model_type") != MODEL_TYPE:
+            faults.append(f"model_type is {data.get('model_type')!r}: must be {MODEL_TYPE!r}")
+        image = data.get("image_token_id")
+        if not isinstance(image, int) or isinstance(image, bool):
+            faults.append(f"image_token_id is {image!r}: must be an integer")
+            image = 0
+        text = _read(TextConfig, data.get("text_config"), "text_config", faults)
+        vision = _read(VisionConfig, data.get("vision_config"), "vision_config", faults)
+        if not faults:
+            faults += [f"text_config.{fault}" for fault in text.faults()]
+            faults += [f"vision_config.{fault}" for fault in vision.faults()]
+        if faults:
+            raise BadConfig(faults)
+        return cls(text, vision, image)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain JSON values."""
+        return {
+            "architectures": [ARCHITECTURE],
+            "model_type": MODEL_TYPE,
+            "image_token_id": self.image_token_id,
+            "quantization_config": QUANTISATION,
+            "text_config": _plain(asdict(self.text)),
+            "vision_config": _plain(asdict(self.vision)),
+        }
+
+
+_FREE = frozenset({
+    "num_nextn_predict_layers", "candidate_source_layer_id", "engram_pad_token_id", "dspark_noise_token_id",
+    "bos_token_id", "eos_token_id", "pad_token_id", "n_shared_experts", "attention_bias", "norm_topk_prob",
+    "tie_word_embeddings",
+})  # fmt: skip
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _read(kind: type[Any], data: object, where: str, faults: list[str]) -> Any:
+    if not isinstance(data, dict):
+        faults.append(f"{where} is {type(data).__name__}: must be an object")
+        return kind()
+    known = {item.name: item for item in fields(kind)}
+    faults += [f"{where}.{name} is not a key of this architecture: remove it" for name in data if name not in known]
+    defaults, given = kind(), {}
+    for name in known:
+        if name not in data:
+            faults.append(f"{where}.{name} is missing")
+            continue
+        value, default = data[name], getattr(defaults, name)
+        if isinstance(default, RopeScaling):
+            given[name] = _read(RopeScaling, value, f"{where}.{name}", faults)
+        elif not _fits(value, default):
+            faults.append(f"{where}.{name} is {value!r}: must be {_kind(default)}")
+        else:
+            given[name] = tuple(value) if isinstance(default, tuple) else value
+    return replace(defaults, **given)
+
+
+def _fits(value: object, default: object) -> bool:
+    if default is None:
+        return value is None or _number(value)
+    if isinstance(default, tuple):
+        return isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, float):
+        return _number(value)
+    return isinstance(value, type(default))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _kind(default: object) -> str:
+    if isinstance(default, tuple):
+        return "a list of integers"
+    words = {bool: "true or false", int: "an integer", float: "a number", str: "a string", type(None): "a number"}
+    return words[type(default)]
+
+
+RELEASED: Final = Config()
+"""DeepSeek-V4.1-Flash."""
+
+SHIPPED: Final = Config(
+    text=TextConfig(
+        vocab_size=512,
+        hidden_size=128,
+        num_hidden_layers=8,
+        num_nextn_predict_layers=1,
+        max_position_embeddings=8192,
+        num_attention_heads=4,
+        head_dim=64,
+        qk_rope_head_dim=16,
+        q_lora_rank=96,
+        o_lora_rank=64,
+        o_groups=2,
+        compress_ratios=(0, 0, 2, 2, 1, 1, 1, 1, 0),
+        kv_source_layer_ids=(2, 4),
+        index_source_layer_ids=(2, 4, 6),
+        index_n_heads=4,
+        index_head_dim=32,
+        index_topk=64,
+        candidate_source_layer_id=4,
+        candidate_topk_blocks=16,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=96,
+        engram_layer_ids=(1,),
+        engram_num_embeddings=(12126,),
+        engram_vocab_size=2000,
+        engram_n_heads=2,
+        engram_head_dim=32,
+        engram_pad_token_id=262,
+        engram_compressed_vocab_size=486,
+        dspark_noise_token_id=263,
+        dspark_target_layer_ids=(5, 6, 7),
+        dspark_markov_rank=32,
+        dspark_n_routed_experts=4,
+        dspark_num_experts_per_tok=2,
+        bos_token_id=256,
+        eos_token_id=257,
+        pad_token_id=262,
+    ),
+    vision=VisionConfig(
+        num_hidden_layers=2,
+        hidden_size=64,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_image_tokens=160,
+        min_pixels=15876,
+    ),
+    image_token_id=258,
+)
+"""The checkpoint in the package: small enough to train on two CPU cores."""
