@@ -2,16 +2,32 @@ from __future__ import annotations
 
 import contextlib
 import io
+import struct
+import zlib
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from epd_workers.reference.model.image import CELL, MAX_PIXELS, MAX_RATIO, MAX_SPAN, grid, open_image
+from epd_workers.reference.model.config import RELEASED, VisionConfig
+from epd_workers.reference.model.image import MAX_PIXELS, MAX_RATIO, Plan, open_image, patches, plan
 from epd_workers.reference.model.interface import BadImage
 
 CALM = settings(deadline=None)
+VISION = RELEASED.vision
+SIDES = st.integers(1, 12000)
+CONFIGS = st.builds(
+    VisionConfig,
+    patch_size=st.integers(1, 16),
+    downsample_ratio=st.integers(1, 4),
+    max_image_tokens=st.integers(4, 300) | st.integers(300, 2000),
+    min_pixels=st.integers(1, 400_000),
+    max_wh_ratio=st.none() | st.floats(1, 60),
+)
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -20,26 +36,122 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return buffer.getvalue()
 
 
+def accepted(width: int, height: int) -> bool:
+    return width * height <= MAX_PIXELS and max(width, height) <= MAX_RATIO * min(width, height)
+
+
+@pytest.mark.parametrize(
+    ("size", "canvas", "cells", "span"),
+    [
+        ((1344, 1344), (1302, 1302), (31, 31), 994),
+        ((5000, 5000), (1302, 1302), (31, 31), 994),
+        ((1302, 1302), (1302, 1302), (31, 31), 994),
+        ((544, 544), (546, 546), (13, 13), 184),
+        ((1, 1), (546, 546), (13, 13), 184),
+        ((1920, 1080), (1708, 966), (23, 41), 968),
+    ],
+)
+def test_released_plans(size: tuple[int, int], canvas: tuple[int, int], cells: tuple[int, int], span: int) -> None:
+    found = plan(*size, VISION)
+    assert (found.size, found.cells, found.span, found.stretch) == (canvas, cells, span, False)
+    assert found.grid == (canvas[1] // 14, canvas[0] // 14)
+
+
 @CALM
-@given(st.integers(1, 12000), st.integers(1, 12000))
-def test_every_size_gets_a_bounded_span_or_a_clear_refusal(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS or max(width, height) > MAX_RATIO * min(width, height):
+@given(SIDES, SIDES, CONFIGS)
+def test_every_size_gets_a_bounded_span_or_a_clear_refusal(width: int, height: int, vision: VisionConfig) -> None:
+    if not accepted(width, height):
         with pytest.raises(BadImage, match=f"{width}x{height}"):
-            grid(width, height)
+            plan(width, height, vision)
         return
-    cells = grid(width, height)
-    assert 4 <= cells.span == cells.rows * (cells.columns + 1) + 2 <= MAX_SPAN
-    assert cells.rows * CELL <= height + CELL
-    assert cells.columns * CELL <= width + CELL
+    found = plan(width, height, vision)
+    high, wide = found.grid
+    ratio = vision.downsample_ratio
+    assert min(high, wide) >= 1
+    assert found.cells == (-(-high // ratio), -(-wide // ratio))
+    assert 4 <= found.span == found.cells[0] * (found.cells[1] + 1) + 2 <= vision.max_image_tokens
+    assert found.size == (wide * vision.patch_size, high * vision.patch_size)
 
 
-def test_extreme_aspect_ratio_is_refused() -> None:
-    with pytest.raises(BadImage, match=r"10000x1.*crop"):
-        grid(10000, 1)
+@CALM
+@given(SIDES, SIDES)
+def test_proportions_are_kept_within_a_patch(width: int, height: int) -> None:
+    """Some scale of the picture is the canvas but for a patch, and the pixel that rounding small pictures costs."""
+    assume(accepted(width, height))
+    canvas, slack = plan(width, height, VISION).size, VISION.patch_size + 1
+    scales = [((side - slack) / own, (side + slack) / own) for side, own in zip(canvas, (width, height), strict=True)]
+    assert max(low for low, _ in scales) < min(high for _, high in scales)
 
 
-def test_known_spans() -> None:
-    assert [grid(*size).span for size in ((1, 1), (42, 42), (84, 42), (42, 84), (420, 420))] == [4, 4, 5, 6, 112]
+@CALM
+@given(SIDES, SIDES)
+def test_small_pictures_grow_to_the_least_size(width: int, height: int) -> None:
+    assume(accepted(width, height) and width * height < VISION.min_pixels)
+    wide, high = plan(width, height, VISION).size
+    grown = (VISION.min_pixels / (width * height)) ** 0.5
+    assert wide > width * grown - 1
+    assert high > height * grown - 1
+
+
+@CALM
+@given(SIDES, SIDES)
+def test_a_picture_and_its_mirror_on_the_diagonal(width: int, height: int) -> None:
+    assume(accepted(width, height))
+    upright, turned = plan(width, height, VISION), plan(height, width, VISION)
+    shrunk = any(a < b for a, b in (*zip(upright.size, (width, height)), *zip(turned.size, (height, width))))  # noqa: B905
+    if not shrunk:
+        assert upright.grid == turned.grid[::-1]
+
+
+def test_larger_squares_never_cost_less() -> None:
+    spans = [plan(side, side, VISION).span for side in range(1, 5600, 7)]
+    assert spans == sorted(spans)
+    assert {spans[0], spans[-1]} == {184, 994}
+
+
+def test_pictures_too_long_for_the_budget_become_one_line_or_column() -> None:
+    small = replace(VISION, max_image_tokens=40, min_pixels=1)
+    assert plan(20000, 100, small).cells == (1, 37)
+    assert plan(100, 20000, small).cells == (19, 1)
+    assert plan(14 * 50, 14, replace(small, downsample_ratio=1, max_image_tokens=30)).cells == (1, 27)
+
+
+def test_a_limit_on_width_stretches() -> None:
+    vision = replace(VISION, max_wh_ratio=2.0, min_pixels=1)
+    wide = plan(280, 28, vision)
+    assert (wide.size, wide.stretch) == ((56, 28), True)
+    assert plan(28, 280, vision) == plan(28, 280, replace(vision, max_wh_ratio=None))
+    half = Image.new("RGB", (280, 28), "black")
+    half.paste((255, 255, 255), (140, 0, 280, 28))
+    rows = patches(half, wide).view(2, 4, 3, 14, 14)
+    assert rows[:, 0].eq(-1).all()
+    assert rows[:, 3].eq(1).all()
+
+
+@CALM
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_order_of_pixels(high: int, wide: int, side: int, random: object) -> None:
+    generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
+    pixels = generator.integers(0, 256, (high * side, wide * side, 3), dtype=np.uint8)
+    found = patches(Image.fromarray(pixels), Plan((high, wide), (1, 1), side))
+    assert (found.shape, found.dtype) == ((high * wide, 3 * side * side), torch.float32)
+    for line in range(high * side):
+        for column in range(wide * side):
+            for channel in range(3):
+                patch = (line // side) * wide + column // side
+                at = channel * side * side + (line % side) * side + column % side
+                assert abs(found[patch, at].item() - (int(pixels[line, column, channel]) / 127.5 - 1)) < 1e-6
+
+
+def test_padding_is_grey() -> None:
+    picture = Image.new("RGB", (14, 20), "red")
+    layout = plan(14, 20, replace(VISION, min_pixels=1))
+    assert layout.grid == (2, 1)
+    rows = patches(picture, layout).view(2, 3, 14, 14)
+    lines = torch.cat((rows[0], rows[1]), 1)
+    grey = (127 / 255 - 0.5) / 0.5
+    assert torch.allclose(lines[:, [*range(4), *range(24, 28)]], torch.tensor(grey))
+    assert torch.equal(lines[:, 4:24], torch.tensor([1.0, -1.0, -1.0])[:, None, None].expand(3, 20, 14))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
@@ -77,6 +189,27 @@ def test_damage_never_raises_anything_else(at: int, noise: bytes) -> None:
         assert open_image(GOOD[:at] + noise + GOOD[at + len(noise) :]).mode == "RGB"
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
-    with pytest.raises(BadImage, match=r"20000x2000.*scale it down"):
-        open_image(encoded(Image.new("1", (20000, 2000))))
+def declared(width: int, height: int) -> bytes:
+    """A PNG file of this size, as far as its header goes."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = b"IDAT" + zlib.compress(b"")
+    chunks = b"".join(struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (head, body))
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ((10000, 1), r"^image is 10000x1: one side may be at most 200 times the other; crop it$"),
+        ((1, 10000), r"^image is 1x10000: one side may be at most 200 times the other; crop it$"),
+        ((20000, 2000), r"^image is 20000x2000: at most 32000000 pixels are accepted; scale it down$"),
+        ((10000, 10000), r"^image is (10000x10000|too large): at most 32000000 pixels are accepted; scale it down$"),
+        ((60000, 60000), r"^image is too large: at most 32000000 pixels are accepted; scale it down$"),
+    ],
+)
+def test_a_refused_size_is_refused_before_a_pixel_is_unpacked(size: tuple[int, int], message: str) -> None:
+    with pytest.raises(BadImage, match=message):
+        open_image(declared(*size))
+    if size[0] * size[1] < 10**8:
+        with pytest.raises(BadImage, match=message):
+            plan(*size, VISION)
