@@ -1,15 +1,17 @@
-"""What the engine may ask of a model: the seam behind which the architecture can change."""
+"""What the engine asks of a model and tells it: plain values between `engine/` and `model/`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from PIL.Image import Image
     from torch import Tensor
+
+    from epd_workers.reference.cache.sequence import Sequence as CachedSequence
+    from epd_workers.reference.model.replay import Work
 
 
 class BadImage(ValueError):
@@ -17,7 +19,7 @@ class BadImage(ValueError):
 
 
 class LayoutMismatch(ValueError):
-    """Key/value bytes come from a process with another model, seed or page size."""
+    """Key/value bytes come from a process with another model, format or page size."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,17 @@ class ModelConfig:
         vocab_size: Columns of the logits.
         hidden_size: Columns of image embeddings.
         context_length: Most tokens (prompt and answer together) in one sequence.
-        layers: Decoder layers.
-        layout: Hash of everything the key/value bytes depend on (sizes, formats, seed), the page size excepted.
+        layers: Layers, both halves.
+        window: Tokens of the sliding window.
+        digest: Of the checkpoint; part of the layout that prefill and decode compare.
     """
 
     vocab_size: int
     hidden_size: int
     context_length: int
     layers: int
-    layout: str
+    window: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Rows:
     """Embedding rows that replace those of the placeholder tokens.
 
     Attributes:
-        offset: First replaced row, counted from the chunk's first token.
+        offset: First replaced row, counted from the step's first token.
         values: [rows, hidden] float32.
     """
 
@@ -53,79 +57,45 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Some consecutive tokens of one sequence.
+class Extend:
+    """Some consecutive tokens of one sequence that run in one step; one token is a decode step.
 
     Attributes:
         token_ids: [n] ids, n >= 1.
-        start: Position of the first one; equals the cache's length.
+        sequence: Its caches, with room reserved for these tokens. The first row stands at `sequence.length - replayed`.
         embeddings: Rows for the image positions among them.
-        all_logits: Logits for every token instead of the last one alone.
+        all_logits: Logits for every new token instead of the last one alone; the decoder half then runs on all rows.
+        replayed: Rows in front that ran before and run again because their windows are gone: they write windows but no
+            global entries, and nothing looks behind the first of them.
+        decode: A step of an answer: never trimmed, and its window reaches back as far as it is long.
     """
 
     token_ids: Sequence[int]
-    start: int
+    sequence: CachedSequence
     embeddings: tuple[Rows, ...] = ()
     all_logits: bool = False
-
-
-class Cache(Protocol):
-    """Keys and values of one sequence, addressed in pages of `page_size` tokens."""
+    replayed: int = 0
+    decode: bool = False
 
     @property
-    def length(self) -> int:
-        """Tokens held."""
+    def start(self) -> int:
+        """Position of the first row."""
+        return self.sequence.length - self.replayed
 
     @property
-    def page_size(self) -> int:
-        """Tokens per page."""
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of every page, the last partial one too (zero-filled)."""
-
-    def read_page(self, index: int) -> bytes:
-        """Bytes of page `index` (from 0).
-
-        Raises:
-            IndexError: The page holds no token.
-        """
-
-    def write_page(self, index: int, data: bytes, tokens: int) -> None:
-        """Append page `index` with `tokens` valid tokens; pages come in order and only the last may be partial.
-
-        Raises:
-            LayoutMismatch: `data` is not `page_bytes` long.
-            IndexError: The page is not the next one, or `tokens` is not in 1..page_size.
-        """
+    def end(self) -> int:
+        """Length of the sequence behind this step."""
+        return self.start + len(self.token_ids)
 
 
-class Model(Protocol):
-    """A causal decoder with an image encoder. Not thread-safe: one thread calls it."""
+@dataclass(frozen=True)
+class Output:
+    """What a step gives.
 
-    @property
-    def config(self) -> ModelConfig:
-        """Sizes and layout."""
+    Attributes:
+        logits: Per extend, [new tokens or 1, vocab] float32.
+        work: Rows times layers run and left out.
+    """
 
-    def new_cache(self, page_size: int) -> Cache:
-        """An empty cache."""
-
-    def image_tokens(self, width: int, height: int) -> int:
-        """Span length of a picture of this size in pixels, start, newline and end rows included.
-
-        Raises:
-            BadImage: The size is refused.
-        """
-
-    def encode_image(self, image: Image) -> Tensor:
-        """Embeddings [image_tokens(width, height), hidden] float32.
-
-        Raises:
-            BadImage: The size is refused.
-        """
-
-    def forward(self, chunk: Chunk, cache: Cache) -> Tensor:
-        """Logits [n or 1, vocab] float32; appends the chunk's keys and values to the cache."""
-
-    def decode(self, token_ids: Sequence[int], caches: Sequence[Cache]) -> Tensor:
-        """One more token for each of B sequences: logits [B, vocab] float32; appends to every cache."""
+    logits: list[Tensor]
+    work: Work
