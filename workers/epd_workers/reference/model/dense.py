@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from epd_workers.reference.model.formats import Codec
-    from epd_workers.reference.model.transformer import Layer, State, Transformer
+    from epd_workers.reference.model.layer import Layer
+    from epd_workers.reference.model.transformer import Transformer
 
 
 class Selection(Enum):

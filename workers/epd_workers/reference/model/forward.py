@@ -19,7 +19,7 @@ from epd_workers.reference.model.indexer import NEVER, candidates, keep_best, po
 from epd_workers.reference.model.interface import Extend, Output
 from epd_workers.reference.model.replay import Preset, Work, tail_rows
 from epd_workers.reference.model.rope import Rotation, layer_frequencies, rotation
-from epd_workers.reference.model.transformer import State
+from epd_workers.reference.model.layer import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from epd_workers.reference.cache.pool import KvPool
     from epd_workers.reference.model.engram_hash import EngramHash
-    from epd_workers.reference.model.transformer import Layer, Transformer
+    from epd_workers.reference.model.layer import Layer
+    from epd_workers.reference.model.transformer import Transformer
 
 _BLOCK = 128  # query rows at once: bounds the score matrices of a long prompt
 
