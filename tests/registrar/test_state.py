@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from epd_workers.registrar.metrics import Metrics
+from epd_workers.registrar.replay import parse
 from epd_workers.registrar.state import View, document, tally
 from tests.registrar.test_membership import pod, worker_for
+from tests.registrar.test_replay import RUNNING, SHOWN
 
 PREFILL = pod("demo-prefill-1")
 DECODE = pod("demo-decode-1", role="decode", ip="10.0.0.2")
@@ -38,6 +40,7 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "state": "ready",
                 "inFlight": 2,
                 "reason": "",
+                "replay": None,
             },
             {
                 "pod": "demo-prefill-1",
@@ -51,6 +54,7 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "state": "ready",
                 "inFlight": 0,
                 "reason": "",
+                "replay": None,
             },
         ],
         "encoders": [
@@ -62,6 +66,18 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "missing": [],
             }
         ],
+    }
+
+
+def test_a_pod_that_said_something_of_replay_shows_it() -> None:
+    said = parse({"replay": RUNNING})
+    assert said is not None
+    view = View(pods=(PREFILL, DECODE, pod("other", ip="10.0.0.8")))
+    shown = document(view, pod="", version="", engine_port=30000, replays={PREFILL.uid: said})
+    assert {worker["pod"]: worker["replay"] for worker in shown["workers"]} == {
+        "demo-decode-1": None,
+        "demo-prefill-1": SHOWN,
+        "other": None,
     }
 
 

@@ -11,6 +11,7 @@ from epd_workers.registrar.state import document, tally
 if TYPE_CHECKING:
     from epd_workers.registrar.loop import Loop
     from epd_workers.registrar.metrics import Metrics
+    from epd_workers.registrar.replay import ReplayWatch
 
 
 class Server:
@@ -18,14 +19,18 @@ class Server:
 
     Args:
         loop: the membership loop.
+        replays: what the prefill pods say of bounded replay.
         metrics: the process's metrics.
         pod: name of this router pod.
         version: the router program's name and version.
         engine_port: port of the engines' HTTP servers.
     """
 
-    def __init__(self, loop: Loop, metrics: Metrics, *, pod: str, version: str, engine_port: int) -> None:
+    def __init__(
+        self, loop: Loop, replays: ReplayWatch, metrics: Metrics, *, pod: str, version: str, engine_port: int
+    ) -> None:
         self._loop = loop
+        self._replays = replays
         self._metrics = metrics
         self._pod = pod
         self._version = version
@@ -42,7 +47,9 @@ class Server:
 
     async def _state(self, _: web.Request) -> web.Response:
         view = await self._loop.fresh()
-        doc = document(view, pod=self._pod, version=self._version, engine_port=self._engine_port)
+        doc = document(
+            view, pod=self._pod, version=self._version, engine_port=self._engine_port, replays=self._replays.known
+        )
         return web.json_response(doc)
 
     async def _healthz(self, _: web.Request) -> web.Response:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from epd_workers.registrar.pod import Pod
+    from epd_workers.registrar.replay import Replay
 
 SCHEMA = 1
 
@@ -32,7 +33,9 @@ class View:
     router_ready: bool = False
 
 
-def document(view: View, *, pod: str, version: str, engine_port: int) -> dict[str, Any]:
+def document(
+    view: View, *, pod: str, version: str, engine_port: int, replays: Mapping[str, Replay] | None = None
+) -> dict[str, Any]:
     """The state document.
 
     Args:
@@ -40,14 +43,19 @@ def document(view: View, *, pod: str, version: str, engine_port: int) -> dict[st
         pod: name of this router pod.
         version: the router program's name and version.
         engine_port: port of the engines' HTTP servers.
+        replays: pod uid -> what the pod says of bounded replay.
 
     Returns:
         JSON: schema, pod, compatKeys, router, workers, encoders; every list sorted by pod name.
     """
     judged = standings(view.pods)
     by_name = sorted(view.pods, key=lambda p: (p.name, p.uid))
+    said = replays or {}
     workers = [
-        _worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port)
+        {
+            **_worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port),
+            "replay": _replay(said.get(p.uid)),
+        }
         for p in by_name
         if p.role in ROUTED_ROLES
     ]
@@ -92,6 +100,10 @@ def _worker(pod: Pod, standing: Standing, entry: Worker | None, port: int) -> di
         "inFlight": entry.load if entry else 0,
         "reason": reason,
     }
+
+
+def _replay(said: Replay | None) -> dict[str, Any] | None:
+    return None if said is None else said.document()
 
 
 def _state(standing: Standing, entry: Worker | None) -> tuple[str, str]:
