@@ -63,7 +63,7 @@ class Attention(nn.Module):
 
     def query(self, latent: Tensor, rotation: Rotation) -> Tensor:
         """[..., q_lora_rank] to rotated queries [..., heads, head_dim]."""
-        return rotation.apply(self.wq_b(latent).unflatten(-1, (self.heads, self.dim)))
+        return rotation.apply(self.wq_b(latent).unflatten(-1, (self.heads, self.dim)), heads=True)
 
     def entry(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Window latents [..., head_dim] of rows [..., d], rotated, not yet quantised."""
@@ -71,7 +71,7 @@ class Attention(nn.Module):
 
     def output(self, mixed: Tensor, rotation: Rotation) -> Tensor:
         """Mixed values [..., heads, head_dim] to the sublayer's output [..., d]."""
-        out: Tensor = self.wo_b(self.wo_a(rotation.apply(mixed, inverse=True).flatten(-2)))
+        out: Tensor = self.wo_b(self.wo_a(rotation.apply(mixed, heads=True, inverse=True).flatten(-2)))
         return out
 
 

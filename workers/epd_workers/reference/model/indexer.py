@@ -42,7 +42,7 @@ class Indexer(nn.Module):
             x: The sublayer's input, [..., d].
             rotation: Of the rows' positions.
         """
-        query = rotation.apply(self.wq_b(latent).unflatten(-1, (self.heads, self.dim)))
+        query = rotation.apply(self.wq_b(latent).unflatten(-1, (self.heads, self.dim)), heads=True)
         return query, self.weights_proj(x) * (self.dim * self.heads) ** -0.5
 
     def key(self, latent: Tensor, rotation: Rotation) -> Tensor:

@@ -25,16 +25,16 @@ class Rotation:
     cos: Tensor
     sin: Tensor
 
-    def apply(self, x: Tensor, *, inverse: bool = False) -> Tensor:
+    def apply(self, x: Tensor, *, heads: bool = False, inverse: bool = False) -> Tensor:
         """Rotate the last `rope_dim` values of each row.
 
         Args:
-            x: [..., dim], or [..., heads, dim] for rotations of one dimension less.
+            x: [..., dim], or [..., heads, dim]; the rotations may lack leading dimensions.
+            heads: Whether x has a dimension of heads.
             inverse: Rotate back.
         """
         dim = 2 * self.cos.shape[-1]
-        heads = x.dim() - self.cos.dim()
-        cos, sin = (t.reshape(*t.shape[:-1], *(1,) * heads, t.shape[-1]) for t in (self.cos, self.sin))
+        cos, sin = (self.cos[..., None, :], self.sin[..., None, :]) if heads else (self.cos, self.sin)
         sin = -sin if inverse else sin
         plain, tail = x[..., :-dim], x[..., -dim:]
         even, odd = tail[..., 0::2], tail[..., 1::2]
