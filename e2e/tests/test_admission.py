@@ -358,8 +358,8 @@ def test_a_bad_generation_changes_no_child_and_the_good_one_keeps_serving(
     before = children()
     assert {name.partition("/")[0] for name in before} == {"Deployment", "ControllerRevision", "Service", "Pod"}
     bad = json.loads(json.dumps(good))
-    bad["spec"]["roles"]["decode"] |= {"replicas": 3, "args": {"seed": 7}}
-    assert {finding.rule for finding in validate(bad).errors} == {"pair-seed"}
+    bad["spec"]["roles"]["decode"] |= {"replicas": 3, "args": {"page-size": 32}}
+    assert {finding.rule for finding in validate(bad).errors} == {"pair-page-size"}
     operator.apply(bad)
 
     def refused() -> Object | None:
@@ -370,8 +370,8 @@ def test_a_bad_generation_changes_no_child_and_the_good_one_keeps_serving(
         return found if current and found is not None and found["status"] == "False" else None
 
     told = until("the bad generation to be refused", refused, seconds=60)
-    assert told["reason"] == "PairSeed"
-    assert "spec.roles.decode.args.seed = 7" in told["message"]
+    assert told["reason"] == "PairPageSize"
+    assert "spec.roles.decode.args.page-size = 32" in told["message"]
     until("nothing to follow", lambda: children() == before, seconds=5)
     time.sleep(5)  # long enough for a reconcile that should not have been
     assert children() == before

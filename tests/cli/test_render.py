@@ -188,3 +188,21 @@ def test_values_that_the_engine_settles_show_what_was_given(epd: Epd, write: Wri
     text = epd("explain", "deploy.yaml").out
     assert f"{page_size} = 64, overridden by the engine" in text
     assert "follows from spec.roles.prefill.args.kv-cache-dtype = auto" in text
+
+
+def test_replay_is_explained_with_what_it_comes_to(epd: Epd, write: Write) -> None:
+    def explained(text: str) -> tuple[dict[str, str], dict[str, tuple[str, Any]]]:
+        (document,) = json.loads(epd("explain", "-o", "json", write(text)).out)["documents"]
+        prefill = document["roles"][0]
+        flags = {part["text"]: part["source"] for part in prefill["flags"] if "replay" in part["name"]}
+        return flags, {one["name"]: (one["effective"], one["given"]) for one in prefill["resolved"]}
+
+    assert explained(EXPLAINED) == ({}, {"decoder_replay": ("on", None), "encoder_replay": ("off", None)})
+    asked = EXPLAINED.replace("prefill:\n", "prefill:\n      decoderReplay: 'Off'\n      encoderReplay: true\n")
+    assert explained(asked) == (
+        {
+            "--decoder-replay off": "spec.roles.prefill.decoderReplay",
+            "--encoder-replay on": "spec.roles.prefill.encoderReplay",
+        },
+        {"decoder_replay": ("off", "Off"), "encoder_replay": ("on", True)},
+    )

@@ -26,6 +26,7 @@ LABELS = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/managed-by": 
 def custom(name: str = "demo", ready: str = "True", generation: int = 2, observed: int = 2) -> dict[str, Any]:
     conditions = [
         {"type": "Ready", "status": ready, "reason": "AllReady" if ready == "True" else "Starting", "message": "m"},
+        {"type": "ReplayEffective", "status": "True", "reason": "Replaying", "message": "decoder half, preset 0.5.23"},
         {"type": "Stalled", "status": "False", "reason": "NotStalled", "message": ""},
     ]
     status = {
@@ -132,6 +133,7 @@ def test_one_deployment_from_the_contexts_namespace(api: Api, capsys: pytest.Cap
     assert "decode 0/0 abcd1234 demo-decode-c Unschedulable n1" in lines
     assert "router 1/1 abcd1234 demo-router-x Ready (2 restarts) n1" in lines
     assert "Ready True AllReady m" in lines
+    assert "ReplayEffective True Replaying decoder half, preset 0.5.23" in lines
     assert "\x1b" not in out
     assert {urlsplit(path).path for path in api.paths} == {
         "/apis/serving.epd.dev/v1alpha1/namespaces/llm/deepseekv41deployments",

@@ -106,6 +106,9 @@ def _reference(draw: random.Random) -> dict[str, Any]:
         spec["roles"]["encode"] = {}
     if draw.random() < 0.2:
         spec["transfer"] = {"backend": draw.choice(("tcp", "mooncake"))}
+    if draw.random() < 0.4:
+        fields = {"decoderReplay": draw.choice(("Auto", "On", "Off")), "encoderReplay": draw.choice((True, False))}
+        spec["roles"]["prefill"] = fields
     _fill(draw, spec, "Reference")
     return _whole(spec)
 

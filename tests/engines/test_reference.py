@@ -53,7 +53,7 @@ def test_lookup_knows_exactly_the_released_version() -> None:
 
 def test_a_plain_spec_has_no_faults() -> None:
     assert faults() == []
-    assert faults({"encode": {"replicas": 2, "args": {"seed": 0}}}) == []
+    assert faults({"encode": {"replicas": 2, "args": {"max-images": 1}}}) == []
 
 
 @pytest.mark.parametrize(
@@ -105,41 +105,47 @@ def test_identity_flags_must_agree_as_they_resolve() -> None:
     (found,) = faults({"decode": {"args": {"page-size": 32}}})
     assert found.startswith("spec.roles.prefill.args.page-size not set, so 64, spec.roles.decode.args.page-size = 32: ")
     assert faults({"decode": {"args": {"page-size": 64}}}) == []
-    (found,) = faults({"encode": {}, "prefill": {"args": {"seed": 1}}, "decode": {"args": {"seed": 1}}})
-    assert found.startswith("spec.roles.encode.args.seed not set, so 0, spec.roles.prefill.args.seed = 1: ")
+    (found,) = faults({"prefill": {"args": {"kv-cache-dtype": "bf16"}}})
+    assert found.startswith(
+        "spec.roles.prefill.args.kv-cache-dtype = bf16, spec.roles.decode.args.kv-cache-dtype not set, so fp4: "
+    )
+    assert faults({role: {"args": {"kv-cache-dtype": "bf16"}} for role in ("prefill", "decode")}) == []
 
 
 def test_a_value_that_is_wrong_by_itself_is_told_once() -> None:
-    found = faults({"prefill": {"args": {"page-size": [1, 2], "seed": "abc"}}, "decode": {"args": {"seed": 3}}})
+    found = faults({"prefill": {"args": {"page-size": [1, 2], "window-cache-tokens": "abc"}}})
     assert found == [
         (
             "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: "
             "give one value, without brackets"
         ),
-        "spec.roles.prefill.args.seed = 'abc': must be a whole number: write a whole number without quotes",
+        (
+            "spec.roles.prefill.args.window-cache-tokens = 'abc': must be a whole number: "
+            "write a whole number without quotes"
+        ),
     ]
 
 
 def test_context_length_is_no_identity() -> None:
     assert faults({"decode": {"args": {"context-length": 256}}}) == []
-    args = {"page-size": 8, "seed": 1, "context-length": 9}
-    assert REFERENCE.identity(spec(), "decode", args) == {"page-size": 8, "seed": 1}
+    args = {"page-size": 8, "kv-cache-dtype": "bf16", "context-length": 9}
+    assert REFERENCE.identity(spec(), "decode", args) == {"page-size": 8, "kv-cache-dtype": "bf16"}
 
 
 def test_a_default_written_out_is_no_identity() -> None:
-    assert REFERENCE.identity(spec(), "decode", {"page-size": 64, "seed": 0, "vision": "remote"}) == {}
+    assert REFERENCE.identity(spec(), "decode", {"page-size": 64, "kv-cache-dtype": "fp4", "vision": "remote"}) == {}
 
 
 def test_every_fault_is_found_at_once() -> None:
     found = faults(
-        {"prefill": {"args": {"seed": -1, "host": "x"}, "env": {"POD_IP": "1"}}},
+        {"prefill": {"args": {"window-cache-tokens": -1, "host": "x"}, "env": {"POD_IP": "1"}}},
         model={"path": "a/b", "revision": "1"},
         transfer={"backend": "mooncake", "bootstrapPort": 30000},
     )
     assert sorted(line.split(" ", 1)[0].rstrip(":") for line in found) == [
         "spec.model.path",
         "spec.roles.prefill.args.host",
-        "spec.roles.prefill.args.seed",
+        "spec.roles.prefill.args.window-cache-tokens",
         "spec.roles.prefill.env.POD_IP",
         "spec.transfer.backend",
         "spec.transfer.bootstrapPort",
@@ -184,11 +190,113 @@ def test_every_catalogued_flag_has_the_type_and_bounds_of_the_engine() -> None:
     for role in REFERENCE.roles:
         for name, ours in REFERENCE.args(role).flags.items():
             default = theirs[name].default
+            assert (ours.choices or ()) in {(), theirs[name].choices}, name
             if default is not None and ours.owner is None:
                 assert ours.type == type(default).__name__, name
-                assert ours.minimum == theirs[name].low, name
+                assert ours.choices is not None or ours.minimum == theirs[name].low, name
                 assert ours.default in {None, default}, name
                 assert theirs[name].high in {float("inf"), ours.maximum}, name
+
+
+def test_replay_defaults_are_the_engine_s() -> None:
+    theirs = {flag.name: flag for flag in FLAGS}
+    for name in ("decoder-replay", "encoder-replay"):
+        ours = REFERENCE.args("prefill")[name]
+        assert (ours.default, ours.choices) == (theirs[name].default, theirs[name].choices), name
+        assert name not in REFERENCE.args("decode")
+
+
+@pytest.mark.parametrize(
+    ("fields", "flags"),
+    [
+        ({}, {}),
+        ({"decoderReplay": "Auto", "encoderReplay": False}, {}),
+        ({"decoderReplay": "On"}, {"decoder-replay": "on"}),
+        ({"decoderReplay": "Off", "encoderReplay": True}, {"decoder-replay": "off", "encoder-replay": "on"}),
+    ],
+)
+def test_the_replay_fields_are_flags_of_prefill(fields: dict[str, Any], flags: dict[str, str]) -> None:
+    whole = spec({"prefill": fields})
+    found = {name: value for name, value in effective_args("prefill", whole).items() if "replay" in name}
+    assert found == flags
+    words = REFERENCE.command("prefill", context(None, found))
+    assert all(f"--{name} {value}" in " ".join(words) for name, value in flags.items())
+    assert not [name for name in effective_args("decode", whole) if "replay" in name]
+    assert REFERENCE.identity(whole, "prefill", found) == {
+        name: value for name, value in flags.items() if value != REFERENCE.args("prefill")[name].default
+    }
+    facts = REFERENCE.facts(whole, {"prefill": found, "decode": {}})
+    assert facts.replay == ("Off" if fields.get("decoderReplay") == "Off" else "On")
+
+
+def test_the_preset_and_the_cache_format_are_identity() -> None:
+    for args in ({"decoder-replay-preset": "dsv41-37ae292e"}, {"kv-cache-dtype": "bf16"}):
+        assert REFERENCE.identity(spec(), "prefill", args) == args
+    facts = REFERENCE.facts(spec(), {"prefill": {"kv-cache-dtype": "bf16"}, "decode": {}})
+    assert (facts.kv_layout, facts.page_size) == ("bf16", 64)
+
+
+OFF: dict[str, Any] = {"decoderReplay": "Off"}
+
+
+@pytest.mark.parametrize(
+    ("prefill", "told"),
+    [
+        ({"encoderReplay": True, "args": {"chunked-prefill-size": 192}}, ""),
+        (
+            {"encoderReplay": True, "args": {"chunked-prefill-size": 191}},
+            "room for them and a page: 192 tokens: raise chunked-prefill-size to 192 or more, or remove encoder replay",
+        ),
+        ({"args": {"chunked-prefill-size": 191}}, ""),
+        ({"encoderReplay": True, "args": {"prefix-cache": "off"}}, "without a prefix cache it does nothing: set "),
+        ({"args": {"prefix-cache": "off"}}, ""),
+        ({"args": {"chunked-prefill-size": 128}}, "in chunks this small it does nothing: raise "),
+        ({"args": {"chunked-prefill-size": 129}}, ""),
+        ({**OFF, "args": {"chunked-prefill-size": 128}}, ""),
+        ({**OFF, "args": {"decoder-replay-preset": "0.5.23"}}, "decoder replay is off: leave the preset out, or "),
+        ({"args": {"decoder-replay-preset": "0.5.23"}}, ""),
+        ({"args": {"window-cache-tokens": 127}}, "neither kept nor rebuilt: raise window-cache-tokens to 128 or more"),
+        ({"args": {"window-cache-tokens": 128}}, ""),
+        ({"args": {"window-cache-tokens": 0, "prefix-cache": "off"}}, ""),
+        ({"encoderReplay": True, "args": {"window-cache-tokens": 0}}, ""),
+    ],
+)
+def test_replay_that_cannot_work_is_told(prefill: dict[str, Any], told: str) -> None:
+    found = faults({"prefill": prefill})
+    assert len(found) == bool(told), found
+    assert all(told in line for line in found)
+
+
+def test_only_what_the_engine_would_refuse_is_an_error() -> None:
+    document = {
+        "apiVersion": "serving.epd.dev/v1alpha1",
+        "kind": "DeepSeekV41Deployment",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "engine": {"type": "Reference", "version": "0.1"},
+            "roles": {
+                "prefill": {"encoderReplay": True, "args": {"chunked-prefill-size": 128, "prefix-cache": "off"}},
+                "decode": {},
+            },
+        },
+    }
+    judged = validate(document)
+    assert [finding.rule for finding in judged.errors] == ["reference-encoder-replay-chunk"]
+    assert {finding.rule for finding in judged.findings if finding.severity == "warning"} == {
+        "reference-encoder-replay-idle",
+        "reference-decoder-replay-idle",
+    }
+
+
+def test_a_page_holds_whole_pairs() -> None:
+    found = faults({role: {"args": {"page-size": 31}} for role in ("prefill", "decode")})
+    assert [line.split(": ")[-1] for line in found] == ["use an even number, such as 32"] * 2
+
+
+@pytest.mark.parametrize(("read", "word"), [(False, "off"), (True, "on")])
+def test_a_bare_on_or_off_is_to_be_quoted(read: bool, word: str) -> None:
+    (found,) = faults({"decode": {"args": {"prefix-cache": read}}})
+    assert found.endswith(f'must be one of on, off: quote it: "{word}"')
 
 
 def test_without_an_encode_role_images_are_refused_by_prefill_and_decode_alike() -> None:

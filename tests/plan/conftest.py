@@ -15,6 +15,10 @@ REVISION = "serving.epd.dev/revision"
 KEY = "serving.epd.dev/compat-key"
 ROLE = "serving.epd.dev/role"
 MAKERS = ("Deployment", "LeaderWorkerSet")
+REPLAY = {
+    "decoder": {"active": True, "reason": "", "preset": "0.5.23", "rowsRun": 640, "rowsSkipped": 384},
+    "encoder": {"active": False, "reason": "TurnedOff", "rowsReplayed": 0},
+}
 SETTINGS = Settings(router_image="registry/epd-router:1", worker_image="registry/epd-worker:1", version="0.1.0")
 
 
@@ -157,7 +161,8 @@ class World:
                 encoders.append({**shared, "registeredWith": [], "missing": []})
             else:
                 seen = {"role": labels[COMPONENT], "revision": labels[REVISION], "registered": True, "routable": True}
-                workers.append({**shared, **seen, "state": "ready", "inFlight": 0, "reason": ""})
+                replay = copy.deepcopy(REPLAY) if labels[COMPONENT] == "prefill" else None
+                workers.append({**shared, **seen, "state": "ready", "inFlight": 0, "reason": "", "replay": replay})
         keys: dict[str, dict[str, Any]] = {}
         for worker in workers:
             found = keys.setdefault(worker["compatKey"], {"prefill": 0, "decode": 0})

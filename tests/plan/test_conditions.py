@@ -38,7 +38,13 @@ def test_a_settled_resource_says_so(settled: Any) -> None:
         "summary": "1/1",
         "url": "http://demo.llm.svc:8000",
     }
-    assert settled.cr["status"]["effective"] == {"servedName": "demo", "contextLength": 8192, "pageSize": 64}
+    assert settled.cr["status"]["effective"] == {
+        "servedName": "demo",
+        "contextLength": 8192,
+        "pageSize": 64,
+        "replay": "On",
+        "kvLayout": "fp4",
+    }
     assert not settled.plan().moving
 
 
@@ -319,12 +325,12 @@ def test_an_invalid_edit_leaves_the_good_generation_running_and_watched(settled:
 
 
 def test_every_fault_of_the_engine_is_listed(world: Any) -> None:
-    world.role("prefill", args={"page-sise": 64, "seed": "x"})
+    world.role("prefill", args={"page-sise": 64, "window-cache-tokens": "x"})
     world.reconcile()
     message = world.condition("Valid")["message"]
     assert "spec.roles.prefill.args.page-sise" in message
     assert "did you mean page-size?" in message
-    assert "spec.roles.prefill.args.seed" in message
+    assert "spec.roles.prefill.args.window-cache-tokens" in message
 
 
 def test_a_spec_that_was_never_accepted_makes_nothing(make_world: Any, make_resource: Any) -> None:
@@ -336,7 +342,7 @@ def test_a_spec_that_was_never_accepted_makes_nothing(make_world: Any, make_reso
     assert world.verdict("Valid") == ("False", "UnknownEngineVersion")
     assert world.verdict("Available") == ("False", "NoRoutablePair")
     assert [c["type"] for c in world.cr["status"]["conditions"]] == [
-        kind for kind in CONDITION_TYPES if kind not in PARTS.values()
+        kind for kind in CONDITION_TYPES if kind not in {*PARTS.values(), "ReplayEffective"}
     ]
 
 

@@ -39,12 +39,29 @@ ROLES: dict[str, Any] = {"encode": {}, "prefill": {}, "decode": {}}
         {"model": {"path": "/model", "source": {"image": {"reference": "weights:2"}}}},
         {"engine": {"type": "Reference", "version": "0.1", "image": "worker:2"}},
         {"roles": {**ROLES, "prefill": {"args": {"page-size": 32}}, "decode": {"args": {"page-size": 32}}}},
-        {"roles": {name: {"args": {"seed": 7}} for name in ROLES}},
+        {"roles": {**ROLES, **{key: {"args": {"kv-cache-dtype": "bf16"}} for key in ("prefill", "decode")}}},
+        {"roles": {**ROLES, "prefill": {"decoderReplay": "Off"}}},
+        {"roles": {**ROLES, "prefill": {"encoderReplay": True}}},
+        {"roles": {**ROLES, "prefill": {"args": {"decoder-replay-preset": "dsv41-37ae292e"}}}},
     ],
-    ids=["servedName", "path", "source", "image", "page-size", "seed"],
+    ids=[
+        "servedName",
+        "path",
+        "source",
+        "image",
+        "page-size",
+        "kv-cache-dtype",
+        "decoder-replay",
+        "encoder-replay",
+        "preset",
+    ],
 )
 def test_what_the_roles_must_agree_on_makes_a_new_set(world: Any, edit: dict[str, Any]) -> None:
     assert moved(world, **edit) == (ALL, True)
+
+
+def test_asking_for_what_the_engine_does_by_itself_moves_no_pod(world: Any) -> None:
+    assert moved(world, roles={**ROLES, "prefill": {"decoderReplay": "On"}}) == (set(), False)
 
 
 def test_the_bootstrap_port_is_each_pods_own_and_leaves_the_router_alone(world: Any) -> None:

@@ -39,8 +39,14 @@ class Net:
         return answer
 
 
-def document(name: str = "r", in_flight: int = 0, **more: Any) -> dict[str, Any]:
-    return {"schema": 1, "pod": name, "workers": [{"pod": "w", "inFlight": in_flight}], **more}
+def document(name: str = "r", **more: Any) -> dict[str, Any]:
+    return {"schema": 1, "pod": name, "workers": [{"pod": "w", "inFlight": 0}], **more}
+
+
+def counted(number: int, *, active: bool = True) -> dict[str, Any]:
+    decoder = {"active": active, "reason": "", "preset": "0.5.23", "rowsRun": number, "rowsSkipped": number}
+    encoder = {"active": False, "reason": "TurnedOff", "rowsReplayed": number}
+    return {"pod": "w", "inFlight": number, "replay": {"decoder": decoder, "encoder": encoder}}
 
 
 def setup() -> tuple[Poller, Net, Cache, list[Key]]:
@@ -76,15 +82,15 @@ def test_polls_fast_while_moving_and_slowly_at_rest(virtual: Virtual) -> None:
 def test_only_a_change_that_matters_wakes_the_resource(virtual: Virtual) -> None:
     async def main() -> None:
         poller, net, _, woken = setup()
-        net.answers[URL] = document(in_flight=1)
+        net.answers[URL] = document(workers=[counted(1)])
         poller.follow(KEY, moving=True)
         await asyncio.sleep(5)
         assert woken == [KEY]
-        assert poller.documents(KEY) == [document(in_flight=1)]
-        net.answers[URL] = document(in_flight=7)
+        assert poller.documents(KEY) == [document(workers=[counted(1)])]
+        net.answers[URL] = document(workers=[counted(9)])
         await asyncio.sleep(5)
         assert woken == [KEY]
-        net.answers[URL] = document(router={"ready": True})
+        net.answers[URL] = document(workers=[counted(9, active=False)])
         await asyncio.sleep(5)
         assert woken == [KEY, KEY]
         poller.close()

@@ -285,19 +285,6 @@ class Spec(Base):
             "node, so leave them out",
             lambda spec: spec["engine"]["type"] != "Reference" or all(map(_needs_a_cpu_only, spec["roles"].values())),
         ),
-        Rule(
-            "self.engine.type != 'Reference' || "
-            "(self.roles.prefill.decoderReplay != 'On' && !self.roles.prefill.encoderReplay)",
-            "spec.roles.prefill.decoderReplay and encoderReplay are for SGLang: Reference computes every layer, so "
-            "leave them out",
-            lambda spec: (
-                spec["engine"]["type"] != "Reference"
-                or (
-                    spec["roles"]["prefill"].get("decoderReplay") != "On"
-                    and not spec["roles"]["prefill"].get("encoderReplay")
-                )
-            ),
-        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from epd_operator.engines.commandline import render
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from epd_operator.api.deployment import Spec
     from epd_operator.api.names import RoleName
     from epd_operator.engines.flag import Catalogue
+
+REPLAY_REPORT: Final = "replay-report"
+"""Capability of an engine whose `/server_info` says whether bounded replay really runs."""
 
 
 class Images(Protocol):

@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, RoleName
 from epd_operator.engines.flag import Catalogue, FlagSpec
-from epd_operator.engines.profile import Context, DefaultResources, Facts, Hardware, Images, Port, Probe, Profile
+from epd_operator.engines.profile import (
+    REPLAY_REPORT,
+    Context,
+    DefaultResources,
+    Facts,
+    Hardware,
+    Images,
+    Port,
+    Probe,
+    Profile,
+)
 from epd_operator.engines.shared import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.api.deployment import Spec
+    from epd_operator.api.role import PrefillRole
 
 _VERSION: Final = "0.1"
 
@@ -20,12 +31,13 @@ PRE_STOP_SECONDS: Final = 7
 _EXIT_SECONDS: Final = 3
 """From the end of draining to the end of the process."""
 
+_SWITCH: Final = ("on", "off")
+
 _SHARED: Final = (
     FlagSpec("max-running-requests", type="int", default=16, minimum=1, help="requests computed at once"),
     FlagSpec(
         "max-queued-requests", type="int", default=64, minimum=1, help="requests that may wait; more are answered 503"
     ),
-    FlagSpec("seed", type="int", default=0, minimum=0, identity=True, help="seed of the weights"),
     FlagSpec("image-timeout", type="float", minimum=0.01, help="seconds to fetch one image"),
     FlagSpec("max-image-bytes", type="int", minimum=1, help="largest image file"),
     FlagSpec("max-images", type="int", minimum=1, help="most images in one request"),
@@ -47,7 +59,22 @@ _SERVING: Final = (
         minimum=1,
         maximum=4096,
         identity=True,
-        help="tokens in a key/value page",
+        help="tokens in a key/value page, an even number",
+    ),
+    FlagSpec(
+        "kv-cache-dtype",
+        choices=("fp4", "bf16"),
+        default="fp4",
+        identity=True,
+        help="how the keys and values of all tokens are stored",
+    ),
+    FlagSpec("prefix-cache", choices=_SWITCH, default="on", help="whether prompts that begin alike share pages"),
+    FlagSpec(
+        "window-cache-tokens",
+        type="int",
+        default=32768,
+        minimum=0,
+        help="tokens whose window keys and values are kept for finished prompts",
     ),
     FlagSpec("chunked-prefill-size", type="int", default=512, minimum=1, help="prompt tokens computed in one step"),
     FlagSpec("max-total-tokens", type="int", default=65536, minimum=1, help="tokens that all pages hold together"),
@@ -58,6 +85,29 @@ _PREFILL: Final = (
     *_SERVING,
     FlagSpec("encode-timeout", type="float", minimum=0.01, help="seconds for one try at one encode server"),
     FlagSpec("encoder-probe-interval", type="float", minimum=0.01, help="seconds between probes of encode servers"),
+    FlagSpec(
+        "decoder-replay-preset",
+        choices=("0.5.23", "dsv41-37ae292e"),
+        default="0.5.23",
+        identity=True,
+        help="the SGLang version whose split and window floor decoder replay follows",
+    ),
+    FlagSpec(
+        "decoder-replay",
+        choices=_SWITCH,
+        default="on",
+        identity=True,
+        owner="spec.roles.prefill.decoderReplay",
+        help="run the decoder half on the last 128 rows of each chunk only",
+    ),
+    FlagSpec(
+        "encoder-replay",
+        choices=_SWITCH,
+        default="off",
+        identity=True,
+        owner="spec.roles.prefill.encoderReplay",
+        help="rebuild the encoder half's windows of a prefix hit from its last 128 rows",
+    ),
 )
 _OWNED: Final = (
     FlagSpec("role", owner="the place under spec.roles sets it", help="which role the process plays"),
@@ -95,7 +145,14 @@ def _derive(role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
     drain = {"drain-timeout": max(1, grace_seconds - PRE_STOP_SECONDS - _EXIT_SECONDS)}
     if role == "encode":
         return drain
-    return {**drain, "vision": "off" if spec.roles.encode is None else "remote"}
+    replay = _replay(spec.roles.prefill) if role == "prefill" else {}
+    return {**drain, **replay, "vision": "off" if spec.roles.encode is None else "remote"}
+
+
+def _replay(prefill: PrefillRole) -> dict[str, str]:
+    """Only what the user decides: a default that is not passed may change with the engine."""
+    decoder = {} if prefill.decoder_replay == "Auto" else {"decoder-replay": prefill.decoder_replay.lower()}
+    return {**decoder, "encoder-replay": "on"} if prefill.encoder_replay else decoder
 
 
 def _options(role: RoleName, context: Context) -> dict[str, Any]:
@@ -123,12 +180,14 @@ def _agree(_spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, An
 def _look(_spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
     known = _CATALOGUE["prefill"]
 
-    def value(role: RoleName, name: str) -> int:
-        return int(args[role].get(name, known[name].default))
+    def value(role: RoleName, name: str) -> Any:
+        return args[role].get(name, known[name].default)
 
     return Facts(
-        page_size=value("prefill", "page-size"),
-        context_length=min(value("prefill", "context-length"), value("decode", "context-length")),
+        page_size=int(value("prefill", "page-size")),
+        context_length=min(int(value(role, "context-length")) for role in ("prefill", "decode")),
+        replay="On" if value("prefill", "decoder-replay") == "on" else "Off",
+        kv_layout=str(value("prefill", "kv-cache-dtype")),
     )
 
 
@@ -168,7 +227,7 @@ REFERENCE: Final = Profile(
     engine_type="Reference",
     version=_VERSION,
     roles=("encode", "prefill", "decode"),
-    capabilities=frozenset({"vision-encode"}),
+    capabilities=frozenset({"vision-encode", REPLAY_REPORT}),
     platforms={"cpu": Hardware()},
     transfers=("tcp",),
     catalogue=_CATALOGUE,

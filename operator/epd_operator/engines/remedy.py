@@ -76,7 +76,8 @@ def _respelt(value: Any) -> list[Any]:
                 continue
         return found
     if isinstance(value, bool):
-        return ["true" if value else "false"]
+        # YAML reads a bare on, off, yes or no as a boolean.
+        return ["true", "on", "yes"] if value else ["false", "off", "no"]
     if isinstance(value, float) and value.is_integer():
         return [int(value), str(int(value))]
     return [str(value)] if isinstance(value, int | float) else []

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 _BAD_WHEN_TRUE: Final = frozenset({"Reconciling", "Stalled"})
 _SILENT: Final = frozenset({"Reconciling"})
 _WANTED: Final = frozenset(
-    {Reason.CREATING, Reason.SCALING, Reason.REPLACING, Reason.PROGRESSING, Reason.SCALED_TO_ZERO}
+    {
+        Reason.CREATING,
+        Reason.SCALING,
+        Reason.REPLACING,
+        Reason.PROGRESSING,
+        Reason.SCALED_TO_ZERO,
+        Reason.TURNED_OFF,
+    }
 )
 """What follows from the spec is no warning, although something is not ready for a while."""
 _NEEDS_HELP: Final = frozenset(
@@ -61,7 +68,7 @@ def write(
         verdict = verdicts.get(condition_type)
         if verdict is None:
             continue
-        status = str(verdict.status)
+        status = verdict.word
         old = before.get(condition_type, {})
         since = old.get("lastTransitionTime") if old.get("status") == status else None
         written.append(
@@ -89,15 +96,15 @@ def transitions(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[st
         verdict = verdicts.get(condition_type)
         if verdict is None or condition_type in _SILENT:
             continue
-        good = verdict.status != (condition_type in _BAD_WHEN_TRUE)
+        good = verdict.status is not (condition_type in _BAD_WHEN_TRUE)
         old = before.get(condition_type)
         if old is None:
             told = not good and condition_type in {"Valid", "Stalled"}
         else:
             worse = verdict.reason in _NEEDS_HELP and old.get("reason") != verdict.reason and condition_type != "Ready"
-            told = old.get("status") != str(verdict.status) or worse
+            told = old.get("status") != verdict.word or worse
         if told:
-            message = f"{condition_type} is {verdict.status}: {verdict.message}"[:1024]
+            message = f"{condition_type} is {verdict.word}: {verdict.message}"[:1024]
             calm = good or verdict.reason in _WANTED
             events.append(Event("Normal" if calm else "Warning", str(verdict.reason), message))
     return tuple(events)

@@ -9,7 +9,7 @@ from epd_operator.api import names, parse
 from epd_operator.api.effective import effective
 from epd_operator.engines import lookup
 from epd_operator.engines.validation import validate
-from epd_operator.plan import access, condition, disruption, network, router, service, snapshot, workload
+from epd_operator.plan import access, condition, disruption, network, replay, router, service, snapshot, workload
 from epd_operator.plan.admission import accepted, acknowledged, refused
 from epd_operator.plan.health import Target, Verdict, live_targets, measure
 from epd_operator.plan.reason import Reason
@@ -83,7 +83,9 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
     healths = {part: measure(target, observed) for part, target in _targets(scope).items()}
     uid = scope.document.metadata.uid
     rest = leftovers(uid, objects, observed, healths, policies=scope.effective.network_policy)
-    picture = Picture(accepted(scope.profile, scope.judgement), healths, scope.identity.compat_key, rest.held)
+    picture = Picture(
+        accepted(scope.profile, scope.judgement), healths, scope.identity.compat_key, rest.held, replay.asked_of(scope)
+    )
     static = {
         "revision": scope.identity.set_revision,
         "compatKey": scope.identity.compat_key,
@@ -98,7 +100,7 @@ def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:
     """A plan for a spec that cannot be planned: an earlier generation, if any, is watched and left alone."""
     status = cr.get("status") or {}
     healths = {part: measure(target, observed) for part, target in live_targets(observed, status).items()}
-    picture = Picture(valid, healths, str(status.get("compatKey", "")), held=())
+    picture = Picture(valid, healths, str(status.get("compatKey", "")), held=(), asked=None)
     static = {key: status[key] for key in ("revision", "compatKey", "acknowledged", "effective") if key in status}
     url = str((status.get("router") or {}).get("url", ""))
     return _conclude(cr, observed, picture, {**static, **numbers(healths, url)}, objects=[], prune=())
@@ -122,7 +124,7 @@ def _conclude(
         "conditions": condition.write(verdicts, before, generation, observed.now),
     }
     events = condition.transitions(verdicts, before)
-    return Plan(tuple(objects), prune, status, moving=verdicts["Reconciling"].status, events=events)
+    return Plan(tuple(objects), prune, status, moving=verdicts["Reconciling"].status is True, events=events)
 
 
 def _targets(scope: Scope) -> dict[str, Target]:

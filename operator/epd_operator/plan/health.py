@@ -25,11 +25,20 @@ _NONE: Final = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Status, reason and message of one condition; time and generation are added when it is written."""
+    """Status, reason and message of one condition; time and generation are added when it is written.
 
-    status: bool
+    Attributes:
+        status: whether it holds; None when nobody can tell.
+    """
+
+    status: bool | None
     reason: str
     message: str
+
+    @property
+    def word(self) -> str:
+        """The status as a condition spells it."""
+        return "Unknown" if self.status is None else str(self.status)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,21 @@ class Reason(StrEnum):
     NOT_ROUTABLE = "NotRoutable", "A pod is ready, and the router sends it nothing; the message says why."
     ENCODER_NOT_REGISTERED = "EncoderNotRegistered", "An encoder is missing from the list of a prefill pod."
 
+    REPLAYING = "Replaying", "Prefill pods run bounded replay, as the spec asks; the message says of which half."
+    TURNED_OFF = "TurnedOff", "The spec turns bounded replay off, so every layer runs on every row."
+    ENGINE_DOES_NOT_REPLAY = (
+        "EngineDoesNotReplay",
+        "Replay is asked for, and the engine runs without it; the message has the engine's reason.",
+    )
+    NO_LONG_PROMPT_YET = (
+        "NoLongPromptYet",
+        "Prefill pods would replay, and no prompt has come yet on which it makes a difference.",
+    )
+    NOT_REPORTED = (
+        "NotReported",
+        "Nobody says whether prefill replays: the engine has no such report, or no pod that could say is routable yet.",
+    )
+
     QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota refuses an object or a pod."
     FORBIDDEN = "Forbidden", "The API server forbids an object or a pod: rights, admission or pod security."
     APPLY_REJECTED = "ApplyRejected", "The API server refuses an object for another reason, given in the message."

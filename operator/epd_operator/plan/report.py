@@ -29,6 +29,21 @@ class Router(_Part):
     ready: bool = False
 
 
+class Half(_Part):
+    """Bounded replay of one half of the model's layers, as a prefill pod tells it."""
+
+    active: bool
+    reason: str = ""
+    preset: str = ""
+
+
+class Replay(_Part):
+    """Bounded replay in one prefill pod."""
+
+    decoder: Half
+    encoder: Half
+
+
 class Worker(_Part):
     """A prefill or decode pod, and how the router stands to it."""
 
@@ -38,6 +53,7 @@ class Worker(_Part):
     state: str = ""
     routable: bool = False
     reason: str = ""
+    replay: Replay | None = None
 
 
 class Encoder(_Part):

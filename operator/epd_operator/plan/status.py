@@ -12,12 +12,14 @@ from epd_operator.plan.health import Verdict
 from epd_operator.plan.observation import WORKLOADS, workloads
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.refusal import lasting, passing, reason_of, refused_pods
+from epd_operator.plan.replay import effective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.health import Health
     from epd_operator.plan.observation import Observed
+    from epd_operator.plan.replay import Asked
     from epd_operator.plan.rollout import Ref
 
 _FAULTS = (
@@ -42,12 +44,14 @@ class Picture:
         healths: what each part has come to.
         compat_key: key of the set that should serve; empty when it is not known.
         held: objects of earlier revisions that go on serving.
+        asked: what the spec wants replayed; None when it cannot be planned.
     """
 
     valid: Verdict
     healths: Mapping[str, Health]
     compat_key: str
     held: Sequence[Ref]
+    asked: Asked | None
 
 
 def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> dict[str, Verdict]:
@@ -63,10 +67,13 @@ def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str
     obstacle = _obstacle(picture, observed)
     ready = _ready(picture, serving, obstacle, passing(observed.failures))
     parts = {f"{part.capitalize()}Ready": health.verdict for part, health in healths.items()}
+    replay = effective(picture.asked, observed.reports, before.get("ReplayEffective"))
+    replaying = {} if replay is None else {"ReplayEffective": replay}
     return {
         "Valid": picture.valid,
         "Available": serving,
         **parts,
+        **replaying,
         "Reconciling": _reconciling(picture, ready, obstacle),
         "Stalled": obstacle or Verdict(False, Reason.NOT_STALLED, "nothing needs help"),
         "Ready": ready,

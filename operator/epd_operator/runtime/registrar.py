@@ -28,7 +28,7 @@ MISSES: Final = 2
 
 SIZE_LIMIT: Final = 1 << 20
 SCHEMA: Final = 1
-VOLATILE: Final = frozenset({"inFlight"})
+VOLATILE: Final = frozenset({"inFlight", "rowsRun", "rowsSkipped", "rowsReplayed"})
 """Counters that move with every request and decide nothing."""
 
 Fetch = Callable[[str], Any]

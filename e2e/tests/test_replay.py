@@ -1,0 +1,110 @@
+"""Bounded replay as the operator tells it: what prefill pods really do, from their own counters to the condition."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.forward import Forward
+from e2e.kube import Kube, Object, conditions, ready_pods, until
+from e2e.tests.samples import ready, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from e2e.stack import Stack
+
+NAME = "replay"
+COMPONENT = "app.kubernetes.io/component"
+KIND = "ReplayEffective"
+# The registrar asks a pod every 15 s, and the operator asks the registrar every 15 s while nothing moves.
+SECONDS = 45
+LONG = "The lighthouse keeper counts the ships. " * 30
+"""More than 128 tokens in any tokenizer, and several chunks of one token a byte."""
+
+
+@pytest.fixture(scope="module")
+def deployed(operator: Kube, new_namespace: Callable[[str], str]) -> Object:
+    """A deployment that leaves replay to the engine, without encoders."""
+    namespace = new_namespace("e2e-replay")
+    wanted = sample(NAME, namespace)
+    del wanted["spec"]["roles"]["encode"]
+    operator.apply(wanted)
+    return ready(operator, namespace, NAME)
+
+
+def verdict(kube: Kube, namespace: str, reason: str) -> Object:
+    """Wait until the condition about the newest generation has this reason."""
+
+    def probe() -> Object | None:
+        live = kube.deployment(namespace, NAME) or {}
+        found = conditions(live).get(KIND, {})
+        current = found.get("observedGeneration") == live.get("metadata", {}).get("generation")
+        return found if current and found.get("reason") == reason else None
+
+    found: Object = until(f"{KIND} to be {reason}", probe, seconds=SECONDS)
+    return found
+
+
+def engine_pods(kube: Kube, namespace: str, role: str) -> list[Object]:
+    selector = f"app.kubernetes.io/instance={NAME},serving.epd.dev/role={role}"
+    return list(ready_pods(kube.pods(namespace, selector)))
+
+
+def replay_of(kube: Kube, namespace: str) -> dict[str, Any]:
+    """What the one prefill pod says of itself."""
+    (pod,) = engine_pods(kube, namespace, "prefill")
+    found: dict[str, Any] = kube.pod_json(namespace, pod["metadata"]["name"], 30000, "/server_info")["replay"]
+    return found
+
+
+def ask(stack: Stack, namespace: str) -> None:
+    """Send one long prompt through the router."""
+    body = {"model": NAME, "messages": [{"role": "user", "content": LONG}], "max_tokens": 2, "temperature": 0}
+    with Forward(stack.kubeconfig, namespace, f"svc/{NAME}", 8000) as url:
+        request = urllib.request.Request(  # noqa: S310 - an address of this machine
+            f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            assert answer.status == 200
+
+
+def test_replay_is_told_once_it_happens(operator: Kube, stack: Stack, deployed: Object) -> None:
+    namespace = deployed["metadata"]["namespace"]
+    assert deployed["status"]["effective"]["replay"] == "On"
+    ask(stack, namespace)
+    said = replay_of(operator, namespace)["decoder"]
+    assert said["active"]
+    assert said["rows_skipped"] > 0
+    told = verdict(operator, namespace, "Replaying")
+    assert (told["status"], told["message"]) == ("True", f"decoder half, preset {said['preset']}")
+    (router,) = ready_pods(operator.pods(namespace, f"app.kubernetes.io/instance={NAME},{COMPONENT}=router"))
+    state = operator.pod_json(namespace, router["metadata"]["name"], 8081, "/state")
+    (seen,) = (worker["replay"]["decoder"] for worker in state["workers"] if worker["role"] == "prefill")
+    assert (seen["active"], seen["rowsSkipped"]) == (True, said["rows_skipped"])
+
+
+def test_off_is_a_matched_set_of_its_own_and_told_as_off(operator: Kube, deployed: Object) -> None:
+    namespace = deployed["metadata"]["namespace"]
+    old = {pod["metadata"]["name"] for role in ("prefill", "decode") for pod in engine_pods(operator, namespace, role)}
+    wanted = sample(NAME, namespace)
+    del wanted["spec"]["roles"]["encode"]
+    wanted["spec"]["roles"]["prefill"] = {"decoderReplay": "Off"}
+    operator.apply(wanted)
+    assert verdict(operator, namespace, "TurnedOff")["status"] == "False"
+    live = ready(operator, namespace, NAME, seconds=60)
+    assert live["status"]["effective"]["replay"] == "Off"
+    assert live["status"]["compatKey"] != deployed["status"]["compatKey"]
+    until(
+        "only pods of the new set",
+        lambda: all(
+            not old & {pod["metadata"]["name"] for pod in engine_pods(operator, namespace, role)}
+            for role in ("prefill", "decode")
+        ),
+        seconds=60,
+    )
+    said = replay_of(operator, namespace)["decoder"]
+    assert (said["active"], said["reason"], said["rows_skipped"]) == (False, "TurnedOff", 0)

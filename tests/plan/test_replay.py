@@ -1,0 +1,182 @@
+"""ReplayEffective: what the spec asks, what prefill pods say of themselves, and that counters move nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+KIND = "ReplayEffective"
+SGLANG = {"type": "SGLang", "version": "0.5.23", "image": "sglang:1", "platform": "cuda-sm90"}
+
+
+@pytest.fixture
+def settled(world: Any) -> Any:
+    return world.settle()
+
+
+def prefill(world: Any, router: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = next(w for w in world.routers[router]["workers"] if w["role"] == "prefill")
+    return found
+
+
+def said(world: Any, half: str, **values: Any) -> Any:
+    prefill(world)["replay"][half] |= values
+    return world
+
+
+def message(world: Any) -> str:
+    return str(world.condition(KIND)["message"])
+
+
+def test_it_replays_and_says_which_preset(settled: Any) -> None:
+    assert settled.verdict(KIND) == ("True", "Replaying")
+    assert message(settled) == "decoder half, preset 0.5.23"
+
+
+def test_counters_move_nothing(settled: Any) -> None:
+    before = settled.reconcile().status
+    said(settled, "decoder", rowsRun=10**9, rowsSkipped=10**9)
+    said(settled, "encoder", rowsReplayed=10**9)
+    assert settled.reconcile().status == before
+
+
+def test_turned_off_is_known_from_the_spec_alone(settled: Any) -> None:
+    settled.role("prefill", decoderReplay="Off")
+    settled.routers = []
+    events = settled.reconcile().events
+    assert settled.verdict(KIND) == ("False", "TurnedOff")
+    assert message(settled).startswith("spec.roles.prefill.decoderReplay is Off")
+    assert settled.cr["status"]["effective"]["replay"] == "Off"
+    told = [(event.type, event.reason) for event in events if event.message.startswith(KIND)]
+    assert told == [("Normal", "TurnedOff")], "what the spec asks for is no warning"
+
+
+@pytest.mark.parametrize("reason", ["TurnedOff", "PromptLogprobs", ""])
+def test_an_engine_that_runs_without_is_told_with_its_reason(settled: Any, reason: str) -> None:
+    said(settled, "decoder", active=False, reason=reason)
+    (event,) = settled.reconcile().events
+    assert (event.type, event.reason) == ("Warning", "EngineDoesNotReplay")
+    assert settled.verdict(KIND) == ("False", "EngineDoesNotReplay")
+    pod = prefill(settled)["pod"]
+    assert message(settled) == f"{pod} runs without replay of the decoder half: {reason or 'no reason given'}"
+    assert settled.condition("Ready")["status"] == "True", "replay spares work, and decides nothing else"
+
+
+def test_before_the_first_long_prompt_nobody_can_tell(settled: Any) -> None:
+    said(settled, "decoder", active=False, reason="NoLongPromptYet")
+    (event,) = settled.reconcile().events
+    assert (event.type, event.reason) == ("Normal", "NoLongPromptYet")
+    assert event.message.startswith("ReplayEffective is Unknown: no prompt has come yet")
+    assert settled.verdict(KIND) == ("Unknown", "NoLongPromptYet")
+    assert settled.reconcile().events == ()
+    said(settled, "decoder", active=True, reason="")
+    assert settled.verdict(KIND) == ("True", "Replaying")
+
+
+def test_until_a_prefill_of_the_revision_is_routable_nothing_is_known(world: Any) -> None:
+    world.reconcile()
+    assert world.verdict(KIND) == ("Unknown", "NotReported")
+    world.settle()
+    old = world.cr["status"]["roles"]["prefill"]["revision"]
+    world.role("prefill", env={"A": "b"})
+    assert world.verdict(KIND) == ("Unknown", "NotReported")
+    new = world.cr["status"]["roles"]["prefill"]["revision"]
+    assert old != new
+    assert message(world).endswith(f"no prefill pod of revision {new} is routable yet")
+    world.settle()
+    assert world.verdict(KIND) == ("True", "Replaying")
+    prefill(world)["routable"] = False
+    assert world.verdict(KIND) == ("Unknown", "NotReported")
+
+
+@pytest.mark.parametrize("how", ["null", "absent"])
+def test_a_prefill_that_says_nothing(settled: Any, how: str) -> None:
+    if how == "null":
+        prefill(settled)["replay"] = None
+    else:
+        del prefill(settled)["replay"]
+    assert settled.verdict(KIND) == ("Unknown", "NotReported")
+    assert message(settled).endswith("no prefill pod has said yet whether it replays")
+
+
+def test_what_one_router_heard_is_enough(settled: Any) -> None:
+    late = copy.deepcopy(settled.routers[0])
+    settled.routers.insert(0, late)
+    prefill(settled)["replay"] = None
+    assert settled.verdict(KIND) == ("True", "Replaying")
+
+
+def test_one_pod_of_two_that_runs_without_is_told(world: Any) -> None:
+    world.role("prefill", replicas=2).settle()
+    assert world.verdict(KIND) == ("True", "Replaying")
+    said(world, "decoder", active=False, reason="NoLongPromptYet")
+    assert world.verdict(KIND) == ("True", "Replaying"), "a pod that has just started has nothing to say yet"
+    said(world, "decoder", active=False, reason="TurnedOff")
+    assert world.verdict(KIND) == ("False", "EngineDoesNotReplay")
+    assert message(world).count("runs without") == 1
+
+
+@pytest.mark.parametrize("decoder", ["Auto", "Off"])
+def test_the_encoder_half_counts_when_it_is_asked_for(settled: Any, decoder: str) -> None:
+    settled.role("prefill", decoderReplay=decoder, encoderReplay=True).settle()
+    assert settled.verdict(KIND) == ("False", "EngineDoesNotReplay")
+    assert message(settled).endswith("runs without replay of the encoder half: TurnedOff")
+    said(settled, "encoder", active=False, reason="NoLongPromptYet")
+    if decoder == "Auto":
+        assert settled.verdict(KIND) == ("True", "Replaying")
+        assert message(settled) == "decoder half, preset 0.5.23; encoder half: nothing to replay yet"
+    else:
+        assert settled.verdict(KIND) == ("Unknown", "NoLongPromptYet")
+    said(settled, "encoder", active=True, reason="")
+    assert settled.verdict(KIND) == ("True", "Replaying")
+    assert message(settled).endswith("encoder half")
+
+
+def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(settled: Any) -> None:
+    for values in ({"active": True, "reason": ""}, {"active": False, "reason": "TurnedOff"}):
+        said(settled, "decoder", **values)
+        before = settled.reconcile().status
+        heard, settled.routers = settled.routers, []
+        assert settled.reconcile().status == before
+        settled.routers = heard
+
+
+def test_a_spec_that_is_refused_keeps_what_was_known(settled: Any) -> None:
+    settled.role("prefill", args={"page-sise": 1})
+    assert settled.verdict(KIND) == ("True", "Replaying")
+    assert settled.condition("Valid")["status"] == "False"
+
+
+def test_asking_again_after_off_waits_for_the_new_pods(settled: Any) -> None:
+    settled.role("prefill", decoderReplay="Off").settle()
+    settled.role("prefill", decoderReplay="On")
+    assert settled.verdict(KIND) == ("Unknown", "NotReported")
+    settled.settle()
+    assert settled.verdict(KIND) == ("True", "Replaying")
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "words"),
+    [
+        ({"decoderReplay": "On"}, ("Unknown", "NotReported"), "SGLang 0.5.23 does not say whether it replays"),
+        ({}, ("Unknown", "NotReported"), "decoderReplay is on; SGLang 0.5.23 does not say"),
+        ({"decoderReplay": "Off"}, ("False", "TurnedOff"), "decoderReplay is Off"),
+        (
+            {"args": {"enable-return-hidden-states": True}},
+            ("False", "EngineDoesNotReplay"),
+            "is Auto, which SGLang 0.5.23",
+        ),
+    ],
+)
+def test_an_engine_without_a_report(
+    make_world: Any, make_resource: Any, fields: dict[str, Any], verdict: tuple[str, str], words: str
+) -> None:
+    roles = {"prefill": fields, "decode": {}}
+    world = make_world(make_resource(engine=SGLANG, model={"path": "/model"}, roles=roles))
+    world.edit(engine={**SGLANG, "acknowledge": ["rdma-missing"]})
+    world.reconcile()
+    assert world.condition("Valid")["status"] == "True", world.condition("Valid")["message"]
+    assert world.verdict(KIND) == verdict
+    assert words in message(world)
