@@ -90,7 +90,7 @@ class _Store:
 
     def read(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
         absent = slots < 0
-        rows = self.rows[slots.clamp(min=0)]
+        rows = self.rows.index_select(0, slots.clamp(min=0).reshape(-1)).view(*slots.shape, self.rows.shape[1])
         return self._codec.unpack(rows, self._dim, dtype).masked_fill(absent[..., None], 0.0)
 
 

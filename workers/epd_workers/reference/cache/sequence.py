@@ -142,11 +142,6 @@ class Sequence:
         self._tables = None
         return replaced
 
-    def hold(self, layer: int, value: Tensor, gate: Tensor) -> None:
-        """Keep the (value, gate) of an unpaired last token, each [head_dim], rounded to what a transfer carries."""
-        first, second = (rows.detach().to(torch.float32, copy=True) for rows in (value, gate))
-        self.pending[layer] = (first, second)
-
     def advance(self, tokens: int) -> None:
         """Count tokens whose rows have been written.
 
