@@ -76,8 +76,10 @@ class Sequence:
         return self._draft
 
     def write_draft(self, stage: int, positions: Tensor, values: Tensor) -> None:
-        """Encode rows [n, head_dim] of a draft stage at positions [n] int64, of which the window's last may count."""
-        self.draft_ring[stage, positions % self.pool.geometry.window] = self.pool.geometry.window_codec.pack(values)
+        """Encode rows [n, head_dim] of a draft stage at rising positions [n] int64; the ring keeps the last ones."""
+        window = self.pool.geometry.window
+        kept = self.pool.geometry.window_codec.pack(values[-window:])
+        self.draft_ring[stage, positions[-window:] % window] = kept
 
     def read_draft(self, stage: int, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows [..., head_dim] of a draft stage at positions [...] int64; zeros where negative."""
