@@ -66,12 +66,22 @@ class HyperConnection(nn.Module):
 
 def collapse(streams: Tensor, pre: Tensor) -> Tensor:
     """Σ_k pre[k] R[k]: [..., k, d] and [..., k] to [..., d]."""
-    return (pre[..., None] * streams).sum(-2)
+    return _weighted(streams, pre)
 
 
 def spread(streams: Tensor, y: Tensor, mix: Mix) -> Tensor:
     """R'[k] = post[k] y + Σ_j comb[j, k] R[j]: streams [..., k, d] and the sublayer's output [..., d]."""
-    return mix.post[..., None] * y[..., None, :] + mix.comb.transpose(-1, -2) @ streams
+    columns = zip(mix.post.unbind(-1), mix.comb.unbind(-1), strict=True)
+    return torch.stack([_weighted(streams, comb, post[..., None] * y) for post, comb in columns], -2)
+
+
+def _weighted(streams: Tensor, weights: Tensor, start: Tensor | None = None) -> Tensor:
+    """Start + Σ_j weights[j] R[j], stream by stream: several times faster than a product of tiny matrices."""
+    first, *rest = zip(streams.unbind(-2), weights.unbind(-1), strict=True)
+    total = first[0] * first[1][..., None] if start is None else torch.addcmul(start, first[0], first[1][..., None])
+    for stream, weight in rest:
+        total = torch.addcmul(total, stream, weight[..., None])
+    return total
 
 
 def first_pre(shape: torch.Size, k: int, like: Tensor) -> Tensor:
