@@ -28,6 +28,7 @@ _TINY_INDEX: Final = E2M1_MAX * 2.0**-126
 _MAGNITUDES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _VALUES: Final = torch.tensor([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], dtype=torch.float64)
 _PAIRS: Final = torch.stack((_VALUES.repeat(16), _VALUES.repeat_interleave(16)), -1)
+_POWERS: Final = torch.ldexp(torch.ones(256, dtype=torch.float64), torch.arange(256) - _BIAS)
 
 Kind = Literal["window", "main", "index", "bf16"]
 
@@ -142,7 +143,7 @@ def power_code(x: Tensor) -> Tensor:
 
 def power(code: Tensor, dtype: torch.dtype) -> Tensor:
     """Values of UE8M0 bytes."""
-    return torch.ldexp(torch.ones((), dtype=dtype), code.to(torch.int32) - _BIAS)
+    return _POWERS.to(dtype)[code.int()]
 
 
 def pack_fp8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
