@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epd_workers.reference.cache.pool import KvPool, OutOfPages
+from epd_workers.reference.cache.sequence import Sequence
+from tests.reference.cache.rows import DIM, PAIRS, WINDOW, geometry
+
+
+def scattered(pool: KvPool, tokens: int) -> Sequence:
+    """A sequence whose pages are not in order."""
+    other, sequence = Sequence(pool), Sequence(pool)
+    for page in range(-(-tokens // pool.geometry.page_size)):
+        other.reserve((page + 1) * pool.geometry.page_size)
+        sequence.reserve((page + 1) * pool.geometry.page_size)
+    other.release()
+    sequence.reserve(tokens + pool.geometry.page_size)
+    return sequence
+
+
+@settings(deadline=None)
+@given(st.sampled_from([2, 4, 6, 16]), st.integers(1, 60), st.lists(st.integers(-5, 80), max_size=20))
+def test_slots_follow_the_page_table(page_size: int, tokens: int, positions: list[int]) -> None:
+    sequence = scattered(KvPool(geometry(page_size), 80, 80), tokens)
+    for table, slots in ((sequence.pages, sequence.full_slots), (sequence.window_pages, sequence.window_slots)):
+        expected = [
+            table[p // page_size] * page_size + p % page_size if 0 <= p < len(table) * page_size else -1
+            for p in positions
+        ]
+        found = slots(torch.tensor(positions, dtype=torch.int64))
+        assert found.dtype == torch.int64
+        assert found.tolist() == expected
+
+
+@settings(deadline=None)
+@given(st.sampled_from([2, 4, 6, 16]), st.sampled_from([1, 2]), st.integers(0, 50))
+def test_entries_lie_at_the_full_slot_over_the_ratio(page_size: int, ratio: int, tokens: int) -> None:
+    sequence = scattered(KvPool(geometry(page_size), 80, 80), tokens)
+    entries = torch.arange(-3, tokens // ratio)
+    full = sequence.full_slots(entries * ratio)
+    found = sequence.entry_slots(entries, ratio)
+    assert (found[:3] == -1).all()
+    assert torch.equal(found[3:], full[3:] // ratio)
+    per_page = page_size // ratio
+    assert all(int(slot) // per_page == sequence.pages[entry // per_page] for entry, slot in enumerate(found[3:]))
+    assert len(set(found[3:].tolist())) == len(found) - 3
+
+
+def test_an_empty_sequence_has_no_slots() -> None:
+    sequence = Sequence(KvPool(geometry(), 1, 1))
+    assert sequence.full_slots(torch.tensor([[0, 1]])).tolist() == [[-1, -1]]
+    assert sequence.window_slots(torch.tensor(0)).item() == -1
+    assert sequence.entry_slots(torch.tensor([0]), 2).tolist() == [-1]
+
+
+@pytest.mark.parametrize(("pages", "window_pages", "kind"), [(3, 9, "global"), (9, 3, "window")])
+def test_a_failed_reservation_changes_nothing(pages: int, window_pages: int, kind: str) -> None:
+    pool = KvPool(geometry(), pages, window_pages)
+    sequence = Sequence(pool)
+    sequence.reserve(5)
+    with pytest.raises(OutOfPages, match=f"2 {kind} pages are needed and 1 of 3 are free"):
+        sequence.reserve(16)
+    assert (len(sequence.pages), len(sequence.window_pages)) == (2, 2)
+    assert (pool.pages.free_count, pool.window_pages.free_count) == (pages - 2, window_pages - 2)
+
+
+def test_reserving_less_than_there_is_takes_nothing() -> None:
+    sequence = Sequence(KvPool(geometry(), 4, 4))
+    for tokens in (0, 5, 5, 8, 3):
+        sequence.reserve(tokens)
+    assert (sequence.capacity, sequence.pages) == (8, [0, 1])
+
+
+def test_a_transfer_needs_the_last_windows_alone() -> None:
+    pool = KvPool(geometry(), 8, 2)
+    sequence = Sequence(pool)
+    sequence.reserve(19, windows_from=13)
+    assert sequence.window_pages == [-1, -1, -1, 0, 1]
+    sequence.advance(19)
+    sequence.release_windows(16)
+    assert sequence.window_pages == [-1, -1, -1, -1, 1]
+    sequence.release()
+    assert (pool.pages.free_count, pool.window_pages.free_count) == (8, 2)
+
+
+def test_windows_behind_the_reach_of_later_rows_are_released() -> None:
+    pool = KvPool(geometry(), 10, 10)
+    sequence = Sequence(pool)
+    for length in range(1, 40):
+        sequence.reserve(length)
+        sequence.advance(1)
+        sequence.release_windows(length - WINDOW)
+        readable = sequence.window_slots(torch.arange(max(0, length - WINDOW), length))
+        assert (readable >= 0).all()
+        held = pool.window_pages.count - pool.window_pages.free_count
+        assert held <= pool.geometry.window_pages_per_request(1)
+    assert set(sequence.window_slots(torch.arange(28)).tolist()) == {-1}
+
+
+def test_windows_that_are_gone_can_be_had_anew() -> None:
+    pool = KvPool(geometry(), 4, 4)
+    sequence = Sequence(pool)
+    sequence.reserve(16)
+    sequence.advance(16)
+    sequence.release_windows(16)
+    assert pool.window_pages.free_count == 4
+    sequence.reserve_windows(9)
+    assert sequence.window_pages == [-1, -1, 0, 1]
+    sequence.reserve_windows(5)
+    assert sequence.window_pages == [-1, 2, 0, 1]
+    sequence.release_windows(12)
+    assert sequence.window_pages == [-1, -1, -1, 1]
+    pool.allocate_windows(3)
+    with pytest.raises(OutOfPages):
+        sequence.reserve_windows(0)
+    assert sequence.window_pages == [-1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("tokens", [-1, 5])
+def test_only_reserved_tokens_are_counted(tokens: int) -> None:
+    sequence = Sequence(KvPool(geometry(), 1, 1))
+    sequence.reserve(4)
+    with pytest.raises(ValueError, match=f"{tokens} tokens cannot follow 0: the pages hold 4"):
+        sequence.advance(tokens)
+    sequence.advance(4)
+    assert sequence.length == 4
+
+
+def test_release_leaves_an_empty_sequence() -> None:
+    pool = KvPool(geometry(), 3, 3)
+    sequence = Sequence(pool)
+    sequence.reserve(12)
+    sequence.advance(11)
+    sequence.pending[PAIRS] = (torch.ones(DIM), torch.ones(DIM))
+    sequence.write_draft(0, torch.tensor([0]), torch.ones(1, DIM))
+    sequence.history = object()
+    for _ in range(2):
+        sequence.release()
+        assert (sequence.length, sequence.pages, sequence.window_pages) == (0, [], [])
+        assert (sequence.pending, sequence.history) == ({PAIRS: None}, None)
+        assert not sequence.draft_ring.any()
+        assert (pool.pages.free_count, pool.window_pages.free_count) == (3, 3)
+
+
+def test_draft_rows_lie_in_a_ring() -> None:
+    sequence = Sequence(KvPool(geometry(), 1, 1))
+    assert sequence.draft_ring.numel() == sequence.pool.geometry.draft_bytes_per_request
+    positions = torch.arange(20)
+    for start, stop in ((0, 11), (11, 12), (12, 20)):
+        part = positions[start:stop]
+        sequence.write_draft(0, part, part[:, None].expand(len(part), DIM).double())
+        held = range(max(0, stop - WINDOW), stop)
+        assert sequence.read_draft(0, torch.tensor(held), torch.float64)[:, 0].tolist() == list(held)
+    rows = sequence.read_draft(0, torch.tensor([[12, 19], [-1, 15]]), torch.float64)
+    assert rows[..., 0].tolist() == [[12, 19], [0, 15]]
