@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from epd_workers.reference.cache.wire import window_range
 from epd_workers.reference.engine.request import InvalidRequest, PromptTooLong
 from epd_workers.reference.model.interface import LayoutMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from epd_workers.reference.cache.geometry import Geometry
+    from epd_workers.reference.engine.job import Piece, PieceKind
     from epd_workers.reference.engine.request import Handover, Prompt
     from epd_workers.reference.model.interface import ModelConfig
 
@@ -52,31 +56,59 @@ def check_prompt(prompt: Prompt, config: ModelConfig, image_id: int, *, embedded
         raise InvalidRequest("; ".join(faults))
 
 
-def check_handover(
-    handover: Handover, pages: Sequence[bytes], *, tokens: int, layout: str, page_size: int, page_bytes: int
-) -> None:
+def check_handover(handover: Handover, pieces: Sequence[Piece], *, tokens: int, geometry: Geometry) -> None:
     """Check that what prefill handed over belongs to this model and this prompt.
 
     Args:
         handover: What prefill said.
-        pages: What it sent.
+        pieces: What it sent.
         tokens: Length of the prompt here.
-        layout: The layout string here.
-        page_size: Tokens per page here.
-        page_bytes: Bytes per page here.
+        geometry: Of the caches here.
 
     Raises:
-        LayoutMismatch: Other model, seed or page size.
-        InvalidRequest: Other prompt, or pages are missing.
+        LayoutMismatch: Other weights, formats, sizes or page size.
+        InvalidRequest: Other prompt, or pieces are missing.
     """
-    here, there = (layout, page_size), (handover.layout, handover.page_size)
+    here, there = (geometry.layout, geometry.page_size), (handover.layout, handover.page_size)
     if here != there:
         raise LayoutMismatch(f"prefill's layout and page size are {there}: decode's are {here}; start both alike")
     if handover.prompt_tokens != tokens:
         raise InvalidRequest(f"prefill ran {handover.prompt_tokens} prompt tokens: decode sees {tokens} in its prompt")
-    expected = -(-tokens // page_size)
-    if not len(pages) == handover.pages == expected:
-        raise InvalidRequest(f"{len(pages)} of {handover.pages} pages arrived: {tokens} tokens need {expected}")
-    sizes = {len(page) for page in pages} - {page_bytes}
-    if sizes:
-        raise LayoutMismatch(f"pages of {sorted(sizes)} bytes arrived: this model's pages have {page_bytes}")
+    expected = expected_pieces(tokens, geometry)
+    arrived = Counter((piece.kind, piece.index) for piece in pieces)
+    faults = [
+        f"pieces {word}: {_listed(names)}"
+        for word, names in (
+            ("missing", [name for name in expected if name not in arrived]),
+            ("not asked for", [name for name in arrived if name not in expected]),
+            ("sent twice", [name for name, count in arrived.items() if count > 1]),
+        )
+        if names
+    ]
+    if handover.pages != -(-tokens // geometry.page_size):
+        faults.append(f"prefill says {handover.pages} pages: {tokens} tokens need {-(-tokens // geometry.page_size)}")
+    if faults:
+        raise InvalidRequest("; ".join(faults) + "; send the prompt to prefill again")
+    wrong = sorted({(p.kind, len(p.data), size) for p in pieces if len(p.data) != (size := expected[p.kind, p.index])})
+    if wrong:
+        sizes = "; ".join(
+            f"a {kind} piece of prefill has {there} bytes: decode's have {here}" for kind, there, here in wrong
+        )
+        raise LayoutMismatch(f"{sizes}; start both alike")
+
+
+def expected_pieces(tokens: int, geometry: Geometry) -> dict[tuple[PieceKind, int], int]:
+    """What a prefill of this many tokens sends: bytes by kind and index, in order."""
+    size = geometry.page_size
+    windows = window_range(tokens, 0, size, geometry.window)
+    state = geometry.state_bytes(tokens)
+    return {
+        **{("page", index): geometry.page_bytes for index in range(-(-tokens // size))},
+        **{("window", index): geometry.window_page_bytes for index in windows},
+        **({("state", 0): state} if state else {}),
+    }
+
+
+def _listed(names: Sequence[tuple[PieceKind, int]]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(f"{kind} {index}" for kind, index in names[:8]) + more

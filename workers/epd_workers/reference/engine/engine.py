@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from epd_workers.reference.engine.check import check_handover, check_prompt
-from epd_workers.reference.engine.job import Job, Page
+from epd_workers.reference.engine.job import Job, Piece
 from epd_workers.reference.engine.request import EngineFailed, Handover, Step
 from epd_workers.reference.engine.scheduler import EncodeJob, Scheduler
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from epd_workers.reference.engine.job import Event, Kind
-    from epd_workers.reference.engine.request import Limits, Load, Prompt, Sampling
-    from epd_workers.reference.model.interface import Model
-    from epd_workers.reference.model.tokenizer import Tokenizer
+    from epd_workers.reference.engine.request import Limits, Load, Prompt, ReplayState, Sampling
+    from epd_workers.reference.model.loaded import LoadedModel
 
 _log = logging.getLogger(__name__)
 
@@ -77,14 +76,36 @@ class Engine:
     InvalidRequest, EngineFailed; resume also LayoutMismatch; encode also BadImage.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, limits: Limits) -> None:
+    def __init__(self, model: LoadedModel, limits: Limits) -> None:
+        """Make the pools; the model thread waits for `start`.
+
+        Raises:
+            ValueError: The page size does not suit the model's layers.
+        """
         self._model = model
-        self._tokenizer = tokenizer
-        self._limits = limits
-        self._scheduler = Scheduler(model, tokenizer.eos_id, limits)
+        self._scheduler = Scheduler(model, limits)
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.page_bytes = model.new_cache(limits.page_size).page_bytes
+
+    @property
+    def layout(self) -> str:
+        """Digest of everything that the bytes of pieces depend on."""
+        return self._scheduler.geometry.layout
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a `page` piece."""
+        return self._scheduler.geometry.page_bytes
+
+    @property
+    def window_page_bytes(self) -> int:
+        """Bytes of a `window` piece."""
+        return self._scheduler.geometry.window_page_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the `state` piece of a prompt of odd length."""
+        return self._scheduler.geometry.pending_bytes
 
     @property
     def alive(self) -> bool:
@@ -107,24 +128,25 @@ class Engine:
         return self._stream(*self._submit("generate", rid, prompt, sampling))
 
     async def prefill(
-        self, rid: str, prompt: Prompt, sampling: Sampling, on_page: Callable[[int, bytes], None]
+        self, rid: str, prompt: Prompt, sampling: Sampling, on_piece: Callable[[Piece], None]
     ) -> Handover:
-        """Compute the prompt's keys and values and the first token.
+        """Compute the prompt's caches and the first token.
 
         Args:
             rid: Unique among the requests in the engine.
             prompt: With embeddings for every image.
             sampling: As decode will get it.
-            on_page: Called on the event loop with (index, bytes) in order, as pages fill; must not block. If it raises,
-                the request is aborted and the error passed on. Nothing is held here for a page once it is handed out.
+            on_piece: Called on the event loop with global pages in order as they fill, then with the window pages of
+                the last rows and the state of an odd length; must not block. If it raises, the request is aborted and
+                the error passed on. Nothing is held here for a piece once it is handed out.
 
         Raises:
             Aborted: `abort` or `stop` was called meanwhile.
         """
         job, events = self._submit("prefill", rid, prompt, sampling)
         try:
-            while isinstance(event := await events.get(), Page):
-                on_page(event.index, event.data)
+            while isinstance(event := await events.get(), Piece):
+                on_piece(event)
         except BaseException:
             self._scheduler.withdraw(job)
             raise
@@ -134,7 +156,7 @@ class Engine:
         return event
 
     def resume(
-        self, rid: str, prompt: Prompt, sampling: Sampling, handover: Handover, pages: Sequence[bytes]
+        self, rid: str, prompt: Prompt, sampling: Sampling, handover: Handover, pieces: Sequence[Piece]
     ) -> Stream:
         """The whole answer from what prefill handed over, its first token included.
 
@@ -143,21 +165,14 @@ class Engine:
             prompt: The same token ids; images may be left out.
             sampling: The same parameters.
             handover: What `prefill` returned.
-            pages: What it handed to `on_page`, in order.
+            pieces: What it handed to `on_piece`, in any order.
 
         Raises:
-            LayoutMismatch: The pages come from another model, seed or page size.
-            InvalidRequest: The handover does not belong to this prompt.
+            LayoutMismatch: The pieces come from other weights, formats or sizes.
+            InvalidRequest: The handover does not belong to this prompt, or pieces are missing.
         """
-        check_handover(
-            handover,
-            pages,
-            tokens=len(prompt.token_ids),
-            layout=self._model.config.layout,
-            page_size=self._limits.page_size,
-            page_bytes=self.page_bytes,
-        )
-        return self._stream(*self._submit("resume", rid, prompt, sampling, handover=handover, pages=pages))
+        check_handover(handover, pieces, tokens=len(prompt.token_ids), geometry=self._scheduler.geometry)
+        return self._stream(*self._submit("resume", rid, prompt, sampling, handover=handover, pieces=pieces))
 
     def abort(self, rid: str) -> None:
         """End a request; slot and pages are free when this returns. Unknown or ended ids are ignored."""
@@ -188,10 +203,13 @@ class Engine:
         """What the engine holds at this moment."""
         return self._scheduler.load()
 
+    def replay(self) -> ReplayState:
+        """Whether bounded replay runs, and what it saved so far."""
+        return self._scheduler.replay()
+
     def flush_cache(self) -> bool:
-        """Whether nothing is in use, so that nothing stays cached: there is no prefix cache yet."""
-        load = self.load()
-        return not (load.running or load.waiting)
+        """Forget all cached prefixes, unless requests run or wait; whether that was done."""
+        return self._scheduler.flush()
 
     def _stream(self, job: Job, events: asyncio.Queue[Event]) -> Stream:
         return Stream(events, lambda: self._scheduler.withdraw(job))
@@ -204,10 +222,10 @@ class Engine:
         sampling: Sampling,
         *,
         handover: Handover | None = None,
-        pages: Sequence[bytes] = (),
+        pieces: Sequence[Piece] = (),
     ) -> tuple[Job, asyncio.Queue[Event]]:
         self._require_loop()
-        check_prompt(prompt, self._model.config, self._tokenizer.image_id, embedded=kind != "resume")
+        check_prompt(prompt, self._model.config, self._model.image_id, embedded=kind != "resume")
         room = self._model.config.context_length - len(prompt.token_ids)
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         seed = handover.seed if handover else sampling.seed
@@ -220,7 +238,7 @@ class Engine:
             seed=secrets.randbits(63) if seed is None else seed,
             emit=lambda event: self._call(events.put_nowait, event),
             handover=handover,
-            pages=list(pages),
+            pieces=list(pieces),
         )
         self._scheduler.submit(job)
         return job, events

@@ -13,17 +13,26 @@ if TYPE_CHECKING:
     from epd_workers.reference.engine.request import Prompt, Sampling
 
 Kind = Literal["generate", "prefill", "resume"]
+PieceKind = Literal["page", "window", "state"]
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page of keys and values on its way out of a prefill."""
+class Piece:
+    """Some bytes on their way from prefill to decode.
 
+    Attributes:
+        kind: `page`: global entries of a page of tokens; `window`: window rows of a page, for the last rows alone;
+            `state`: what an odd length leaves pending.
+        index: The page's place in the prompt; 0 for the state.
+        data: The bytes, see `cache.wire`.
+    """
+
+    kind: PieceKind
     index: int
     data: bytes
 
 
-Event = Step | Page | Handover | Exception
+Event = Step | Piece | Handover | Exception
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +47,7 @@ class Job:
         seed: The seed in use.
         emit: Takes the results in order; must not block.
         handover: What prefill said (resume alone).
-        pages: The prompt's keys and values (resume alone); emptied once they are in the cache.
+        pieces: What prefill sent (resume alone); emptied once it is in the pages.
     """
 
     rid: str
@@ -48,7 +57,7 @@ class Job:
     seed: int
     emit: Callable[[Event], None]
     handover: Handover | None = None
-    pages: list[bytes] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
     @property
     def positions(self) -> int:

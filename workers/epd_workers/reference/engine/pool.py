@@ -14,7 +14,8 @@ class Pool:
     """Admits in order of arrival, each request with all the pages it can ever need.
 
     Reserving the worst case up front means that a running request never has to give its pages back, and that the
-    first in line cannot be overtaken for ever by smaller ones.
+    first in line cannot be overtaken for ever by smaller ones. Pages that only the prefix tree holds count as free:
+    they are evicted when a request grows into its reservation.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from epd_workers.reference.cache.geometry import CacheType
+from epd_workers.reference.model.replay import PRESETS, Work
 from epd_workers.reference.model.tokenizer import ImageSlot
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.model.tokenizer import Part, Tokenizer
 
 Finish = Literal["stop", "length", "abort"]
+ReplayReason = Literal["", "TurnedOff", "NoLongPromptYet", "PromptLogprobs"]
 
 
 class QueueFull(RuntimeError):
@@ -178,14 +181,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Handover:
-    """Everything besides pages, prompt and sampling that decode needs to go on exactly.
+    """Everything besides pieces, prompt and sampling that decode needs to go on exactly.
 
     Attributes:
         first: The token prefill chose.
-        prompt_tokens: Tokens whose key/values the pages hold.
-        pages: How many pages were handed out.
+        prompt_tokens: Tokens whose entries the pages hold.
+        pages: How many pages were handed out, window pages not counted.
         page_size: Tokens per page.
-        layout: The model's layout string.
+        layout: Digest of everything that the bytes depend on.
         seed: The seed in use, also when the request named none.
     """
 
@@ -218,18 +221,47 @@ class Handover:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds an engine; see the command line flags of the same names."""
+    """What bounds an engine; see the command line flags of the same names.
+
+    Attributes:
+        page_size: Tokens in a page.
+        max_total_tokens: Tokens in all pages.
+        max_running_requests: Requests that hold pages at a time.
+        max_queued_requests: Requests that may wait for pages.
+        chunked_prefill_size: Prompt rows of a step, all requests together.
+        cache_type: Format of the caches.
+        replay: Name of the preset of decoder bounded replay; None runs every layer on every row.
+        encoder_replay: On a prefix hit run the window's rows again instead of keeping windows.
+        prefix_cache: Keep finished requests' pages for others.
+        window_cache_tokens: Tokens whose windows are kept for others.
+    """
 
     page_size: int = 64
     max_total_tokens: int = 65536
     max_running_requests: int = 16
     max_queued_requests: int = 64
     chunked_prefill_size: int = 512
+    cache_type: CacheType = "fp4"
+    replay: str | None = "0.5.23"
+    encoder_replay: bool = False
+    prefix_cache: bool = True
+    window_cache_tokens: int = 32768
 
     def __post_init__(self) -> None:
-        faults = [f"{name} is {value}: must be at least 1" for name, value in asdict(self).items() if value < 1]
+        least = dict.fromkeys(
+            ("page_size", "max_total_tokens", "max_running_requests", "max_queued_requests", "chunked_prefill_size"), 1
+        )
+        faults = [
+            f"{name} is {getattr(self, name)}: must be at least {low}"
+            for name, low in (least | {"window_cache_tokens": 0}).items()
+            if getattr(self, name) < low
+        ]
         if self.max_total_tokens < self.page_size:
             faults.append(f"max_total_tokens is {self.max_total_tokens}: must hold one page of {self.page_size}")
+        if self.cache_type not in get_args(CacheType):
+            faults.append(f"cache_type is {self.cache_type!r}: must be one of {', '.join(get_args(CacheType))}")
+        if self.replay is not None and self.replay not in PRESETS:
+            faults.append(f"replay is {self.replay!r}: must be None (off) or one of {', '.join(PRESETS)}")
         if faults:
             raise ValueError("; ".join(faults))
 
@@ -247,6 +279,12 @@ class Load:
         prompt_tokens: Prompt tokens computed since the start.
         generated_tokens: Tokens chosen since the start.
         steps: Model steps since the start.
+        cached_tokens: Tokens whose global entries the prefix tree holds, running requests' shared ones included.
+        lookups: Requests that asked the tree since the start.
+        hits: Of them, those that found a prefix.
+        hit_tokens: Prompt tokens that they did not have to compute.
+        evicted_pages: Global pages that the tree gave up for room since the start.
+        evicted_window_pages: Window pages, likewise.
     """
 
     running: int
@@ -259,3 +297,32 @@ class Load:
     prompt_tokens: int = field(default=0)
     generated_tokens: int = field(default=0)
     steps: int = field(default=0)
+    cached_tokens: int = field(default=0)
+    lookups: int = field(default=0)
+    hits: int = field(default=0)
+    hit_tokens: int = field(default=0)
+    evicted_pages: int = field(default=0)
+    evicted_window_pages: int = field(default=0)
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """Whether bounded replay runs, and what it saved.
+
+    A half is active once it has left something out, and stays so.
+
+    Attributes:
+        decoder_active: Late layers were left out on some prompt's rows.
+        decoder_reason: Why not; empty if active.
+        preset: The rule in force; empty if decoder replay is off.
+        encoder_active: Rows before a prefix hit's end were run again.
+        encoder_reason: Why not; empty if active.
+        work: Rows times layers of all prompts since the start.
+    """
+
+    decoder_active: bool
+    decoder_reason: ReplayReason
+    preset: str
+    encoder_active: bool
+    encoder_reason: ReplayReason
+    work: Work

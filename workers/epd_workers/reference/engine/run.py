@@ -1,97 +1,201 @@
-"""A job on its way through the model: what to compute next and what a row of logits means for it."""
+"""A job on its way through the model: which rows to run next and what a row of logits means for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from epd_workers.reference.engine.job import Page
+from epd_workers.reference.cache import wire
+from epd_workers.reference.engine.check import expected_pieces
+from epd_workers.reference.engine.job import Piece
+from epd_workers.reference.engine.key import prefix_key
 from epd_workers.reference.engine.request import Handover, Step
 from epd_workers.reference.engine.sampler import History, choose, log_softmax, penalize, ranked, uniform
 from epd_workers.reference.engine.text import TextStream
-from epd_workers.reference.model.interface import Chunk, Rows
+from epd_workers.reference.model.interface import Extend, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from epd_workers.reference.cache.sequence import Sequence
     from epd_workers.reference.engine.job import Event, Job
+    from epd_workers.reference.engine.memory import Memory
     from epd_workers.reference.engine.request import Finish
-    from epd_workers.reference.model.interface import Cache, ModelConfig
+    from epd_workers.reference.model.loaded import LoadedModel
+
+
+class Mark(NamedTuple):
+    """What a step changes of a sequence besides the bytes of its pages, which running it again overwrites."""
+
+    length: int
+    history: object | None
+    pending: Mapping[int, tuple[Tensor, Tensor] | None]
 
 
 class Run:
-    """State of an admitted job. The model thread alone calls it; `alive` is guarded by the scheduler's lock."""
+    """State of an admitted job. The model thread alone calls it; `alive` is guarded by the scheduler's lock.
 
-    def __init__(self, job: Job, cache: Cache, config: ModelConfig, eos_id: int) -> None:
+    Attributes:
+        job: What was asked.
+        sequence: Its pages.
+        alive: Neither aborted nor done.
+        begun: It has taken over a prefix, or what prefill sent.
+    """
+
+    def __init__(self, job: Job, sequence: Sequence, model: LoadedModel) -> None:
         self.job = job
-        self.cache = cache
+        self.sequence = sequence
         self.alive = True
-        self.restored = job.kind != "resume"
-        self.last = -1
-        self._layout = config.layout
-        self._eos_id = eos_id
-        self._produced = 0
-        self._pages_out = 0
-        self._history = History(config.vocab_size, job.prompt.token_ids)
-        self._text = TextStream(job.sampling.stop, job.sampling.min_new_tokens)
+        self.begun = False
+        self._model = model
+        self._hit = self._again = self._pages_out = 0
+        self._answer: list[int] = []
+        self._history = History(model.config.vocab_size, job.prompt.token_ids)
+        self._text = TextStream(model.tokenizer, job.sampling.stop, job.sampling.min_new_tokens)
         self._prompt_logprobs: list[float | None] = [None]
 
     @property
     def prefilling(self) -> bool:
-        """Whether part of the prompt has no keys and values yet."""
-        return self.cache.length < len(self.job.prompt.token_ids)
+        """Whether part of the prompt has no entries yet and will get them here."""
+        return self.job.kind != "resume" and self.sequence.length < len(self.job.prompt.token_ids)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its next row is the answer's last token."""
+        return self.begun and not self.prefilling
+
+    @property
+    def key(self) -> list[int]:
+        """Names of all tokens run so far, as far as known."""
+        known = len(self._prompt_key) == len(self.job.prompt.token_ids)
+        return self._prompt_key + self._answer if known else self._prompt_key
+
+    @property
+    def windows_from(self) -> int:
+        """First position whose windows are complete: prefill sends those of the last rows alone."""
+        window = self._model.config.window
+        return max(0, len(self.job.prompt.token_ids) - window) if self.job.kind == "resume" else 0
+
+    def begin(self, memory: Memory) -> None:
+        """Take over what an earlier request left of this prompt; log-probabilities of a prompt need all its rows."""
+        ids = self.job.prompt.token_ids
+        if not self.job.sampling.prompt_logprobs:
+            self._again = memory.begin(self.sequence, self._prompt_key)
+        self._hit = self.sequence.length
+        self.sequence.history = self._model.history(ids[: self._hit - self._again])
+        self.begun = True
+
+    def reserve_restored(self, memory: Memory) -> None:
+        """Take the pages that prefill's pieces go into."""
+        tokens = len(self.job.prompt.token_ids)
+        memory.reserve(self.sequence, tokens, windows_from=self.windows_from)
 
     def restore(self) -> Step:
-        """Take over from prefill: write its pages and return its token."""
-        handover = self.job.handover
+        """Take over from prefill: write its pieces and return its token."""
+        handover, ids = self.job.handover, self.job.prompt.token_ids
         assert handover is not None
-        size = self.cache.page_size
-        for index, data in enumerate(self.job.pages):
-            self.cache.write_page(index, data, min(size, handover.prompt_tokens - index * size))
-        self.job.pages.clear()
+        self.sequence.advance(len(ids))
+        for piece in self.job.pieces:
+            if piece.kind == "page":
+                wire.write_page(self.sequence, piece.index, piece.data)
+            elif piece.kind == "window":
+                wire.write_window_page(self.sequence, piece.index, piece.data)
+            else:
+                wire.write_state(self.sequence, piece.data)
+        self.job.pieces.clear()
+        self.sequence.history = self._model.history(ids)
         self._record(handover.first.token_id)
-        self.restored = True
+        self.begun = True
         return handover.first
 
-    def next_chunk(self, size: int) -> Chunk:
-        """The next at most `size` prompt tokens.
+    def next_rows(self, size: int, least_after_hit: int) -> int:
+        """Prompt rows of the next chunk, those that run again included."""
+        start, again = self._place()
+        size = max(size, least_after_hit) if start == self._hit > 0 else size
+        return min(size, len(self.job.prompt.token_ids) - start) + again
 
-        Boundaries are multiples of `size`, whatever else runs: a result never depends on the load.
+    def next_chunk(self, memory: Memory, size: int) -> Extend:
+        """The next at most `size` prompt tokens, with room for them.
+
+        Boundaries follow from where the request's own rows begin, whatever else runs: a result never depends on the
+        load.
+
+        Raises:
+            OutOfPages: More than was admitted.
         """
-        start = self.cache.length
-        ids = self.job.prompt.token_ids[start : start + size]
-        rows = []
+        rows = self.next_rows(size, memory.least_after_hit)
+        start, again = self._place()
+        first = start - again
+        memory.reserve(self.sequence, first + rows, again_from=first if again else None)
+        images = []
         for image in self.job.prompt.images:
-            low, high = max(image.start, start), min(image.start + len(image.embeddings), start + len(ids))
+            low, high = max(image.start, first), min(image.start + len(image.embeddings), first + rows)
             if low < high:
-                rows.append(Rows(low - start, image.embeddings[low - image.start : high - image.start]))
-        return Chunk(ids, start, tuple(rows), all_logits=self.job.sampling.prompt_logprobs)
+                images.append(Rows(low - first, image.embeddings[low - image.start : high - image.start]))
+        return Extend(
+            self.job.prompt.token_ids[first : first + rows],
+            self.sequence,
+            tuple(images),
+            all_logits=self.job.sampling.prompt_logprobs,
+            replayed=again,
+        )
 
-    def after_chunk(self, chunk: Chunk, logits: Tensor) -> list[Event]:
-        """Pages filled by the chunk; behind the last one the first token, as a step or a handover."""
+    def next_token(self, memory: Memory) -> Extend:
+        """The answer's last token, with room for it.
+
+        Raises:
+            OutOfPages: More than was admitted.
+        """
+        memory.reserve(self.sequence, self.sequence.length + 1)
+        return Extend(self._answer[-1:], self.sequence, decode=True)
+
+    def mark(self) -> Mark:
+        """What `reset` needs to undo a failed step."""
+        return Mark(self.sequence.length, self.sequence.history, dict(self.sequence.pending))
+
+    def reset(self, mark: Mark) -> None:
+        """Forget a failed step."""
+        self.sequence.length, self.sequence.history = mark.length, mark.history
+        self.sequence.pending = dict(mark.pending)
+
+    def after(self, extend: Extend, logits: Tensor) -> list[Event]:
+        """What a step gives: pieces of a prefill, and the next token, as a step or a handover."""
         table = logits.double().numpy()
-        if chunk.all_logits:
-            self._note_prompt(chunk, table)
+        if extend.all_logits:
+            self._note_prompt(table)
         events: list[Event] = list(self._filled_pages()) if self.job.kind == "prefill" else []
         if self.prefilling:
             return events
-        step = self.take(table[-1])
-        if self.job.kind == "generate":
+        step = self._take(table[-1])
+        if self.job.kind != "prefill":
             return [step]
-        prompt, size = len(self.job.prompt.token_ids), self.cache.page_size
-        return [*events, Handover(step, prompt, -(-prompt // size), size, self._layout, self.job.seed)]
+        geometry, prompt = self.sequence.pool.geometry, len(self.job.prompt.token_ids)
+        pages = -(-prompt // geometry.page_size)
+        handover = Handover(step, prompt, pages, geometry.page_size, geometry.layout, self.job.seed)
+        return [*events, *self._last_pieces(), handover]
 
-    def take(self, logits: NDArray[np.float64]) -> Step:
+    @cached_property
+    def _prompt_key(self) -> list[int]:
+        return prefix_key(self.job.prompt, self._model.image_id)
+
+    def _place(self) -> tuple[int, int]:
+        """First position of the next chunk's new rows, and how many before it run again."""
+        start = self.sequence.length
+        return start, self._again if start == self._hit else 0
+
+    def _take(self, logits: NDArray[np.float64]) -> Step:
         """Choose the next token from one row [vocab]."""
-        sampling, index = self.job.sampling, self._produced
+        sampling, index = self.job.sampling, len(self._answer)
         adjusted = penalize(logits, sampling, self._history)
         if index < sampling.min_new_tokens:
             adjusted = adjusted.copy()
-            adjusted[[i for i in (self._eos_id, *sampling.stop_token_ids) if 0 <= i < len(adjusted)]] = -np.inf
+            barred = (self._model.tokenizer.eos_id, *sampling.stop_token_ids)
+            adjusted[[i for i in barred if 0 <= i < len(adjusted)]] = -np.inf
         token = choose(adjusted, sampling, uniform(self.job.seed, index))
         finish, matched = self._record(token)
         logprob = 0.0
@@ -105,24 +209,31 @@ class Run:
     def _record(self, token: int) -> tuple[Finish | None, int | str | None]:
         """Count a token of the answer; say whether and why it is the last."""
         sampling = self.job.sampling
-        self.last = token
-        self._produced += 1
+        self._answer.append(token)
         self._history.add(token)
         self._text.push(token)
-        if token in sampling.stop_token_ids or (token == self._eos_id and not sampling.ignore_eos):
+        if token in sampling.stop_token_ids or (token == self._model.tokenizer.eos_id and not sampling.ignore_eos):
             return "stop", token
         if self._text.matched is not None:
             return "stop", self._text.matched
-        return ("length", None) if self._produced >= sampling.max_new_tokens else (None, None)
+        return ("length", None) if len(self._answer) >= sampling.max_new_tokens else (None, None)
 
-    def _filled_pages(self) -> Iterator[Page]:
-        size = self.cache.page_size
-        filled = self.cache.length // size if self.prefilling else -(-self.cache.length // size)
+    def _filled_pages(self) -> Iterator[Piece]:
+        size, length = self.sequence.pool.geometry.page_size, self.sequence.length
+        filled = length // size if self.prefilling else -(-length // size)
         for index in range(self._pages_out, filled):
-            yield Page(index, self.cache.read_page(index))
+            yield Piece("page", index, wire.read_page(self.sequence, index))
         self._pages_out = filled
 
-    def _note_prompt(self, chunk: Chunk, table: NDArray[np.float64]) -> None:
-        """Row t of the table predicts token t + 1 of the prompt."""
-        following = self.job.prompt.token_ids[chunk.start + 1 : chunk.start + len(table) + 1]
+    def _last_pieces(self) -> Iterator[Piece]:
+        for kind, index in expected_pieces(self.sequence.length, self.sequence.pool.geometry):
+            if kind == "window":
+                yield Piece(kind, index, wire.read_window_page(self.sequence, index))
+            elif kind == "state":
+                yield Piece(kind, index, wire.read_state(self.sequence))
+
+    def _note_prompt(self, table: NDArray[np.float64]) -> None:
+        """Row t of the table, the last of which stands at the sequence's end, predicts the token behind it."""
+        first = self.sequence.length - len(table) + 1
+        following = self.job.prompt.token_ids[first : first + len(table)]
         self._prompt_logprobs += [float(log_softmax(table[i])[token]) for i, token in enumerate(following)]

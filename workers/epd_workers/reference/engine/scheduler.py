@@ -8,19 +8,34 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epd_workers.reference.cache.sequence import Sequence
+from epd_workers.reference.engine.memory import Memory
 from epd_workers.reference.engine.pool import Pool
-from epd_workers.reference.engine.request import Aborted, EngineFailed, Handover, InvalidRequest, Load, QueueFull, Step
+from epd_workers.reference.engine.request import (
+    Aborted,
+    EngineFailed,
+    Handover,
+    InvalidRequest,
+    Load,
+    QueueFull,
+    ReplayState,
+    Step,
+)
 from epd_workers.reference.engine.run import Run
+from epd_workers.reference.model.replay import PRESETS, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from collections.abc import Sequence as Values
 
     from PIL.Image import Image
     from torch import Tensor
 
+    from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.engine.job import Event, Job
-    from epd_workers.reference.engine.request import Limits
-    from epd_workers.reference.model.interface import Model
+    from epd_workers.reference.engine.request import Limits, ReplayReason
+    from epd_workers.reference.model.interface import Extend
+    from epd_workers.reference.model.loaded import LoadedModel
 
 _log = logging.getLogger(__name__)
 
@@ -34,21 +49,31 @@ class EncodeJob:
 
 
 class Scheduler:
-    """Each step decodes one token of every running answer and runs at most one prompt chunk and one picture.
+    """Each step decodes one token of every running answer, then runs prompt chunks and at most one picture.
 
-    `submit`, `abort`, `load` and `close` may be called from any thread; `step` from one.
+    `submit`, `abort`, `load`, `flush` and `close` may be called from any thread; `step` from one.
     """
 
-    def __init__(self, model: Model, eos_id: int, limits: Limits) -> None:
+    def __init__(self, model: LoadedModel, limits: Limits) -> None:
+        """Make the pools.
+
+        Raises:
+            ValueError: The page size does not suit the model's layers.
+        """
         self._model = model
-        self._eos_id = eos_id
         self._limits = limits
         self._changed = threading.Condition()
         self._pool = Pool(limits)
+        self._memory = Memory(model.geometry(limits.page_size, limits.cache_type), limits)
+        self._forward = model.bind(self._memory.pool, PRESETS[limits.replay] if limits.replay else None)
         self._waiting: dict[str, Job] = {}
         self._runs: dict[str, Run] = {}
         self._images: deque[EncodeJob] = deque()
         self._closed = ""
+        self._stepping = False
+        self._ended: list[Sequence] = []
+        self._work = Work()
+        self._bypassed = False
         self._prompt_tokens = self._generated_tokens = self._steps = 0
 
     def submit(self, job: Job) -> None:
@@ -104,6 +129,7 @@ class Scheduler:
     def load(self) -> Load:
         """Counts of this moment."""
         with self._changed:
+            stats = self._memory.stats
             return Load(
                 running=self._pool.running,
                 waiting=self._pool.waiting,
@@ -115,7 +141,40 @@ class Scheduler:
                 prompt_tokens=self._prompt_tokens,
                 generated_tokens=self._generated_tokens,
                 steps=self._steps,
+                cached_tokens=stats.held_pages * self._limits.page_size,
+                lookups=stats.hits + stats.misses,
+                hits=stats.hits,
+                hit_tokens=stats.hit_tokens,
+                evicted_pages=stats.evicted_pages,
+                evicted_window_pages=stats.evicted_windows,
             )
+
+    def replay(self) -> ReplayState:
+        """Whether bounded replay has begun to run."""
+        with self._changed:
+            skips, repeats = self._work.skipped > 0, self._work.replayed > 0
+            idle: ReplayReason = "PromptLogprobs" if self._bypassed else "NoLongPromptYet"
+            return ReplayState(
+                decoder_active=skips,
+                decoder_reason="" if skips else idle if self._limits.replay else "TurnedOff",
+                preset=self._limits.replay or "",
+                encoder_active=repeats,
+                encoder_reason="" if repeats else idle if self._limits.encoder_replay else "TurnedOff",
+                work=self._work,
+            )
+
+    def flush(self) -> bool:
+        """Forget all cached prefixes, unless requests run or wait; whether that was done."""
+        with self._changed:
+            if self._pool.running or self._pool.waiting:
+                return False
+            self._memory.clear()
+            return True
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of the caches."""
+        return self._memory.geometry
 
     @property
     def closed(self) -> str:
@@ -142,44 +201,115 @@ class Scheduler:
         """One round over everything that is running."""
         with self._changed:
             self._steps += 1
+            self._stepping = True
             runs = list(self._runs.values())
             image = self._images[0] if self._images else None
-        decoding = [run for run in runs if run.restored and not run.prefilling]
-        if decoding:
-            self._guarded(decoding, self._decode)
-        for run in runs:
-            if not run.restored:
-                self._guarded([run], self._restore)
-        prompts = [run for run in runs if run.alive and run.restored and run.prefilling]
-        if prompts:
-            self._guarded(prompts[:1], self._prefill)
-        if image:
-            self._encode(image)
-
-    def _decode(self, runs: Sequence[Run]) -> None:
-        logits = self._model.decode([run.last for run in runs], [run.cache for run in runs]).double().numpy()
-        for run, row in zip(runs, logits, strict=True):
-            self._deliver(run, [run.take(row)], chosen=1)
-
-    def _restore(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            self._deliver(run, [run.restore()])
-
-    def _prefill(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            chunk = run.next_chunk(self._limits.chunked_prefill_size)
-            events = run.after_chunk(chunk, self._model.forward(chunk, run.cache))
+        try:
+            self._advance([run for run in runs if run.decoding], self._next_token)
+            for run in runs:
+                if run.job.kind == "resume" and not run.begun:
+                    self._restore(run)
+            self._advance(self._prompts(runs), self._next_chunk)
+            if image:
+                self._encode(image)
+        finally:
             with self._changed:
-                self._prompt_tokens += len(chunk.token_ids)
-                if run.alive:  # to the end of the line: a long prompt does not delay the short ones behind it
-                    self._runs[run.job.rid] = self._runs.pop(run.job.rid)
-            self._deliver(run, events, chosen=0 if run.prefilling else 1)
+                self._stepping = False
+                while self._ended:
+                    self._ended.pop().release()
+
+    def _prompts(self, runs: Values[Run]) -> list[Run]:
+        """Whose next prompt chunks run in this step: as many as fit, in order, at least one."""
+        chosen: list[Run] = []
+        size = room = self._limits.chunked_prefill_size
+        for run in runs:
+            if room <= 0:
+                break
+            with self._changed:
+                if not (run.alive and run.prefilling):
+                    continue
+                if not run.begun:
+                    run.begin(self._memory)
+                rows = run.next_rows(size, self._memory.least_after_hit)
+                if rows > room and chosen:
+                    continue
+                chosen.append(run)
+                room -= rows
+                # To the end of the line: a long prompt does not delay the short ones behind it.
+                self._runs[run.job.rid] = self._runs.pop(run.job.rid)
+        return chosen
+
+    def _next_chunk(self, run: Run) -> Extend:
+        return run.next_chunk(self._memory, self._limits.chunked_prefill_size)
+
+    def _next_token(self, run: Run) -> Extend:
+        return run.next_token(self._memory)
+
+    def _advance(self, runs: Values[Run], next_rows: Callable[[Run], Extend]) -> None:
+        """Run the next rows of all in one call. If it fails, each alone, so that only the one at fault fails."""
+        if not runs:
+            return
+        marks = [run.mark() for run in runs]
+        try:
+            with self._changed:
+                extends = [next_rows(run) for run in runs]
+            output = self._forward(extends)
+        except Exception as error:  # noqa: BLE001 one request must not take the engine down
+            _log.exception("model step failed for %s", [run.job.rid for run in runs])
+            for run, mark in zip(runs, marks, strict=True):
+                run.reset(mark)
+            if len(runs) == 1:
+                self._fail(runs[0], error)
+            else:
+                for run in runs:
+                    self._advance([run], next_rows)
+            return
+        if not extends[0].decode:
+            self._note_prefill(extends, output.work)
+        for run, extend, logits in zip(runs, extends, output.logits, strict=True):
+            self._settle(run, extend, logits)
+
+    def _note_prefill(self, extends: Values[Extend], work: Work) -> None:
+        with self._changed:
+            self._work += work
+            for extend in extends:
+                self._prompt_tokens += len(extend.token_ids) - extend.replayed
+                if len(extend.token_ids) > self._memory.geometry.window:
+                    self._bypassed = extend.all_logits
+
+    def _settle(self, run: Run, extend: Extend, logits: Tensor) -> None:
+        try:
+            events = run.after(extend, logits)
+        except Exception as error:  # noqa: BLE001 nor must what its logits say
+            _log.exception("the logits of %s cannot be used", run.job.rid)
+            self._fail(run, error)
+            return
+        with self._changed:
+            if run.alive:
+                ends = isinstance(events[-1], Step) and events[-1].finish if events else None
+                if ends or not (extend.decode or run.prefilling):
+                    self._memory.keep(run.sequence, run.key, run.windows_from)
+                self._memory.recede(run.sequence)
+        self._deliver(run, events, chosen=0 if run.prefilling else 1)
+
+    def _restore(self, run: Run) -> None:
+        try:
+            with self._changed:
+                if not run.alive:
+                    return
+                run.reserve_restored(self._memory)
+            step = run.restore()
+        except Exception as error:  # noqa: BLE001 nor must its pieces
+            _log.exception("what prefill sent for %s cannot be used", run.job.rid)
+            self._fail(run, error)
+            return
+        self._deliver(run, [step])
 
     def _encode(self, job: EncodeJob) -> None:
         result: Tensor | Exception
         try:
             result = self._model.encode_image(job.image)
-        except Exception as error:  # noqa: BLE001 one picture must not take the engine down
+        except Exception as error:  # noqa: BLE001 nor must one picture
             _log.exception("image of size %s failed", job.image.size)
             result = EngineFailed(f"the model failed on this image: {error!r}")
         with self._changed:
@@ -187,18 +317,12 @@ class Scheduler:
                 self._images.remove(job)
                 job.emit(result)
 
-    def _guarded(self, runs: Sequence[Run], work: Callable[[Sequence[Run]], None]) -> None:
-        """Do the work; if the model fails, the requests it worked on fail, not the engine."""
-        try:
-            work(runs)
-        except Exception as error:  # noqa: BLE001 nor must one request
-            _log.exception("model step failed for %s", [run.job.rid for run in runs])
-            with self._changed:
-                for run in runs:
-                    if run.alive:
-                        self._end(run.job.rid, EngineFailed(f"the model failed on this request: {error!r}"))
+    def _fail(self, run: Run, error: Exception) -> None:
+        with self._changed:
+            if run.alive:
+                self._end(run.job.rid, EngineFailed(f"the model failed on this request: {error!r}"))
 
-    def _deliver(self, run: Run, events: Sequence[Event], *, chosen: int = 0) -> None:
+    def _deliver(self, run: Run, events: Values[Event], *, chosen: int = 0) -> None:
         with self._changed:
             self._generated_tokens += chosen
             if not run.alive:  # aborted while the step ran
@@ -210,17 +334,24 @@ class Scheduler:
                     run.job.emit(event)
 
     def _admit(self, job: Job) -> None:
-        self._runs[job.rid] = Run(job, self._model.new_cache(self._limits.page_size), self._model.config, self._eos_id)
+        self._runs[job.rid] = Run(job, Sequence(self._memory.pool), self._model)
         self._changed.notify()
 
     def _end(self, rid: str, last: Event | None) -> None:
-        """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted."""
+        """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted.
+
+        Pages that a step may be working on are released at its end: whoever is admitted now takes none before.
+        """
         run = self._runs.pop(rid, None)
         job = run.job if run else self._waiting.pop(rid, None)
         if job is None:
             return
         if run:
             run.alive = False
+            if self._stepping:
+                self._ended.append(run.sequence)
+            else:
+                run.sequence.release()
         for admitted in self._pool.leave(rid):
             self._admit(self._waiting.pop(admitted))
         aborted = Aborted(f"{rid} was aborted") if job.kind == "prefill" else Step(-1, finish="abort")

@@ -9,6 +9,8 @@ from epd_workers.reference.model.tokenizer import Detokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from epd_workers.reference.model.tokenizer import Tokenizer
+
 
 class TextStream:
     """Detokenizes step by step, holding back what may turn out to be the beginning of a stop string.
@@ -16,16 +18,17 @@ class TextStream:
     The concatenation of all `push` results and `finish` is the answer without the stop string and what follows it.
     """
 
-    def __init__(self, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         """Start an empty answer.
 
         Args:
+            tokenizer: The answer's.
             stop: Strings that end the answer.
             min_tokens: Stop strings completed by an earlier token than this many are ordinary text.
         """
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
-        self._detokenizer = Detokenizer()
+        self._detokenizer = Detokenizer(tokenizer)
         self._pushed = 0
         self._held = ""
         self.matched: str | None = None
