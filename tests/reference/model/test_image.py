@@ -120,6 +120,7 @@ def test_a_limit_on_width_stretches() -> None:
     vision = replace(VISION, max_wh_ratio=2.0, min_pixels=1)
     wide = plan(280, 28, vision)
     assert (wide.size, wide.stretch) == ((56, 28), True)
+    assert [plan(width, 28, vision).stretch for width in (55, 56, 57)] == [False, True, True]
     assert plan(28, 280, vision) == plan(28, 280, replace(vision, max_wh_ratio=None))
     half = Image.new("RGB", (280, 28), "black")
     half.paste((255, 255, 255), (140, 0, 280, 28))
@@ -152,6 +153,16 @@ def test_padding_is_grey() -> None:
     grey = (127 / 255 - 0.5) / 0.5
     assert torch.allclose(lines[:, [*range(4), *range(24, 28)]], torch.tensor(grey))
     assert torch.equal(lines[:, 4:24], torch.tensor([1.0, -1.0, -1.0])[:, None, None].expand(3, 20, 14))
+
+
+def test_resizing_is_bicubic() -> None:
+    """Beyond an edge it overshoots, which no interpolation between neighbours does."""
+    step = Image.new("RGB", (60, 60), (100, 100, 100))
+    step.paste((150, 150, 150), (30, 0, 60, 60))
+    for layout in (plan(60, 60, VISION), replace(plan(60, 60, VISION), stretch=True)):
+        levels = patches(step, layout) * 127.5 + 127.5
+        assert levels.min() < 98
+        assert levels.max() > 152
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
