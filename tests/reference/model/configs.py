@@ -187,7 +187,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         hidden=draw(pick([32, 64])),
         ranks=(draw(pick([32, 64])), draw(pick([32, 64]))),
         window=draw(st.integers(4, 16)),
-        index=(draw(pick([2, 4])), index_dim, draw(st.integers(2, 8))),
+        index=(draw(pick([4, 8])), index_dim, draw(st.integers(2, 8))),
         candidates=(draw(st.integers(2, 6)), draw(st.integers(2, 4))),
         experts=(routed, draw(st.integers(1, min(3, routed))), draw(pick([32, 64]))),
         streams=draw(pick([2, 4])),
