@@ -24,6 +24,8 @@ QUANTISATION: Final = {
     "expert_dtype": "fp4",
 }
 
+_SMALLEST_SPAN: Final = 4
+
 
 class BadConfig(ValueError):
     """A configuration that no model can be built from; `faults` has one message per fault."""
@@ -214,9 +216,6 @@ class TextConfig:
             (self.num_experts_per_tok <= self.n_routed_experts,
              f"num_experts_per_tok is {self.num_experts_per_tok}: at most n_routed_experts ({self.n_routed_experts})"),
             (self.scoring_func == "sqrtsoftplus", f"scoring_func is {self.scoring_func!r}: must be sqrtsoftplus"),
-            (self.candidate_block_size < 1 or self.candidate_topk_blocks < 1
-             or self.candidate_block_size * self.candidate_topk_blocks >= self.index_topk,
-             "candidate_topk_blocks * candidate_block_size must be at least index_topk"),
         )  # fmt: skip
         found += [text for good, text in rules if not good]
         return found or self._layer_faults()
@@ -260,6 +259,10 @@ class VisionConfig:
         """What keeps a tower from being built with these sizes, one message each."""
         sizes = {k: v for k, v in asdict(self).items() if isinstance(v, int)}
         found = [f"{name} is {value}: must be at least 1" for name, value in sizes.items() if value < 1]
+        if 0 < self.max_image_tokens < _SMALLEST_SPAN:
+            found.append(f"max_image_tokens is {self.max_image_tokens}: must be at least {_SMALLEST_SPAN}, one cell's span")
+        if self.max_wh_ratio is not None and self.max_wh_ratio < 1:
+            found.append(f"max_wh_ratio is {self.max_wh_ratio}: must be null or at least 1")
         if not found and self.hidden_size % (4 * self.num_attention_heads):
             found.append(
                 f"hidden_size is {self.hidden_size}: must be a multiple of 4 * num_attention_heads "
@@ -392,6 +395,7 @@ SHIPPED: Final = Config(
         n_routed_experts=8,
         num_experts_per_tok=2,
         moe_intermediate_size=96,
+        hc_mult=2,
         engram_layer_ids=(1,),
         engram_num_embeddings=(12126,),
         engram_vocab_size=2000,

@@ -19,6 +19,8 @@ from epd_workers.reference.model.norm import inverse_rms
 if TYPE_CHECKING:
     from epd_workers.reference.model.config import TextConfig
 
+_LEARNT_ROUNDS = 3
+
 
 class Mix(NamedTuple):
     """What one site makes of the streams: pre [..., k], post [..., k], comb [..., j, k] (from stream j to stream k)."""
@@ -57,11 +59,23 @@ class HyperConnection(nn.Module):
         return Mix(pre, post, comb.reshape(k * k, -1).t().reshape(*logits.shape[:-1], k, k))
 
     def _sinkhorn(self, comb: Tensor) -> Tensor:
-        comb = comb / (comb.sum(0, keepdim=True) + self.eps)
-        for _ in range(self.rounds - 1):
-            comb = comb / (comb.sum(1, keepdim=True) + self.eps)
-            comb = comb / (comb.sum(0, keepdim=True) + self.eps)
+        rounds = max(self.rounds - _LEARNT_ROUNDS, 0) if torch.is_grad_enabled() else self.rounds
+        with torch.no_grad():
+            scaled = comb.detach()
+            for number in range(rounds):
+                scaled = self._round(scaled, first=number == 0)
+        if rounds == self.rounds:
+            return scaled
+        # All rounds so far are one scaling of rows and columns; the gradient goes through the last rounds alone.
+        comb = comb * (scaled / comb.detach())
+        for number in range(rounds, self.rounds):
+            comb = self._round(comb, first=number == 0)
         return comb
+
+    def _round(self, comb: Tensor, *, first: bool) -> Tensor:
+        if not first:
+            comb = comb / (comb.sum(1, keepdim=True) + self.eps)
+        return comb / (comb.sum(0, keepdim=True) + self.eps)
 
 
 def collapse(streams: Tensor, pre: Tensor) -> Tensor:
