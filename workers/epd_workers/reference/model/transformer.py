@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from epd_workers.reference.model.draft import Draft
 from epd_workers.reference.model.hyper import collapse, first_pre
 from epd_workers.reference.model.layer import Layer, State
 from epd_workers.reference.model.norm import RMSNorm
@@ -29,10 +30,13 @@ class Transformer(nn.Module):
         super().__init__()
         text = config.text
         self.config = config
-        self.embed = nn.Embedding(text.vocab_size, text.hidden_size)
+        # Not drawn: on the meta device drawing normal deviates imports a compiler, which takes seconds.
+        blank = torch.zeros(text.vocab_size, text.hidden_size)
+        self.embed = nn.Embedding(text.vocab_size, text.hidden_size, _weight=blank)
         self.layers = nn.ModuleList(Layer(text, plan) for plan in text.plans)
         self.norm = RMSNorm(text.hidden_size, text.rms_norm_eps)
         self.head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        self.mtp = Draft(text)
         self.vision = Vision(config.vision)
         self.aligner = Aligner(config.vision, text.hidden_size)
         self.image_start = nn.Parameter(torch.zeros(text.hidden_size))
@@ -60,7 +64,7 @@ def initialise(model: Transformer, seed: int) -> Transformer:
         if leaf in {"q_weight", "k_weight"} or (leaf == "weight" and parameter.dim() == 1):
             parameter.fill_(1)
         elif parameter.dim() >= 2:
-            scale = 1.0 if "embed" in name else parameter.shape[-1] ** -0.5
+            scale = 1.0 if name == "embed.weight" else parameter.shape[-1] ** -0.5
             parameter.normal_(0, scale, generator=generator)
         elif leaf == "base":
             k = model.config.text.hc_mult

@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from epd_workers.reference.model import checkpoint
+from epd_workers.reference.model.checkpoint import BadCheckpoint
+from epd_workers.reference.model.config import RELEASED, SHIPPED, Config
+from epd_workers.reference.model.engram_hash import table_rows
+from epd_workers.reference.model.storage import parameter_shapes, slots, stored
+from epd_workers.reference.model.transformer import Transformer, initialise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SMALL = Config(
+    text=replace(
+        SHIPPED.text,
+        vocab_size=70,
+        hidden_size=64,
+        hc_mult=4,
+        q_lora_rank=48,  # not a multiple of the scales' 32
+        n_routed_experts=3,
+        moe_intermediate_size=32,
+        engram_vocab_size=40,
+        engram_num_embeddings=table_rows(replace(SHIPPED.text, engram_vocab_size=40)),
+        engram_pad_token_id=2,
+        engram_compressed_vocab_size=60,
+        dspark_noise_token_id=3,
+        dspark_n_routed_experts=2,
+    ),
+    vision=SHIPPED.vision,
+    image_token_id=69,
+)
+
+
+def model(dtype: torch.dtype = torch.float32) -> Transformer:
+    return initialise(Transformer(SMALL).to(dtype), 7)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("checkpoint")
+    checkpoint.save(model(), SMALL, directory)
+    return directory
+
+
+@pytest.fixture
+def directory(original: Path, tmp_path: Path) -> Path:
+    for file in original.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def block(prefix: str, experts: int) -> dict[str, tuple[int, ...]]:
+    """What every layer and every draft stage has, by the published table."""
+    wanted: dict[str, tuple[int, ...]] = {
+        "attn.wq_a.weight": (1280, 5120),
+        "attn.q_norm.weight": (1280,),
+        "attn.wq_b.weight": (32768, 1280),
+        "attn.wkv.weight": (512, 5120),
+        "attn.kv_norm.weight": (512,),
+        "attn.attn_sink": (64,),
+        "attn.wo_a.weight": (8192, 4096),
+        "attn.wo_b.weight": (5120, 8192),
+        "attn_norm.weight": (5120,),
+        "ffn_norm.weight": (5120,),
+        "hc_attn_fn": (24, 20480),
+        "hc_attn_base": (24,),
+        "hc_attn_scale": (3,),
+        "hc_ffn_fn": (24, 20480),
+        "hc_ffn_base": (24,),
+        "hc_ffn_scale": (3,),
+        "ffn.gate.weight": (experts, 5120),
+        "ffn.gate.bias": (experts,),
+        "ffn.gate.bias_vl": (experts,),
+    }
+    for expert in [*(f"experts.{i}" for i in range(experts)), "shared_experts"]:
+        wanted |= {
+            f"ffn.{expert}.w1.weight": (2304, 5120),
+            f"ffn.{expert}.w3.weight": (2304, 5120),
+            f"ffn.{expert}.w2.weight": (5120, 2304),
+        }
+    return {f"{prefix}.{name}": shape for name, shape in wanted.items()}
+
+
+def released() -> dict[str, tuple[int, ...]]:
+    wanted: dict[str, tuple[int, ...]] = {
+        "embed.weight": (129280, 5120),
+        "norm.weight": (5120,),
+        "head.weight": (129280, 5120),
+        "image_start": (5120,),
+        "image_newline": (5120,),
+        "image_end": (5120,),
+        "aligner.w1.weight": (5120, 9216),
+        "aligner.w1.bias": (5120,),
+        "aligner.w2.weight": (5120, 5120),
+        "aligner.w2.bias": (5120,),
+        "vision.patch_embed.proj.weight": (1024, 588),
+        "vision.patch_embed.proj.bias": (1024,),
+        "vision.norm.weight": (1024,),
+        "mtp.0.main_proj.weight": (5120, 15360),
+        "mtp.0.main_norm.weight": (5120,),
+        "mtp.2.norm.weight": (5120,),
+        "mtp.2.markov_head.embed.weight": (129280, 256),
+        "mtp.2.markov_head.head.weight": (129280, 256),
+        "mtp.2.confidence_head.proj.weight": (1, 5376),
+    }
+    for i in range(40):
+        wanted |= block(f"layers.{i}", 384)
+    for i in range(3):
+        wanted |= block(f"mtp.{i}", 128)
+    for i in (2, 8, 14, 20):
+        wanted |= {
+            f"layers.{i}.attn.compressor.wkv.weight": (512, 5120),
+            f"layers.{i}.attn.compressor.norm.weight": (512,),
+            f"layers.{i}.attn.indexer.wk.weight": (128, 512),
+            f"layers.{i}.attn.indexer.k_norm.weight": (128,),
+        }
+    for i in (2, 8, 14):
+        wanted[f"layers.{i}.attn.compressor.wgate.weight"] = (512, 5120)
+    for i in (2, 8, 14, 20, 24, 28, 32, 36):
+        wanted[f"layers.{i}.attn.indexer.wq_b.weight"] = (4096, 1280)
+        wanted[f"layers.{i}.attn.indexer.weights_proj.weight"] = (32, 5120)
+    for i, rows in ((1, 384_006_168), (14, 384_016_682)):
+        wanted |= {
+            f"layers.{i}.engram.embed.weight": (rows, 256),
+            f"layers.{i}.engram.wkv.weight": (25600, 6144),
+            f"layers.{i}.engram.q_weight": (4, 5120),
+            f"layers.{i}.engram.k_weight": (4, 5120),
+        }
+    for i in range(32):
+        wanted |= {
+            f"vision.blocks.{i}.attn.wqkv.weight": (3072, 1024),
+            f"vision.blocks.{i}.attn.wqkv.bias": (3072,),
+            f"vision.blocks.{i}.attn.wo.weight": (1024, 1024),
+            f"vision.blocks.{i}.attn.wo.bias": (1024,),
+            f"vision.blocks.{i}.mlp.w1.weight": (5632, 1024),
+            f"vision.blocks.{i}.mlp.w2.weight": (1024, 2816),
+            f"vision.blocks.{i}.norm1.weight": (1024,),
+            f"vision.blocks.{i}.norm2.weight": (1024,),
+        }
+    return wanted
+
+
+def test_names_and_shapes_at_released_sizes() -> None:
+    found = parameter_shapes(RELEASED)
+    assert found == released()
+    # Layers, draft stages, routed experts, tables, the vision tower: 763 billion values in all.
+    assert sum(math.prod(shape) for shape in found.values()) == 763_205_315_794
+
+
+def test_stored_tensors_add_up_to_the_released_headers() -> None:
+    counts: Counter[torch.dtype] = Counter()
+    sizes: Counter[torch.dtype] = Counter()
+    for dtype, shape in stored(RELEASED).values():
+        counts[dtype] += 1
+        sizes[dtype] += math.prod(shape) * dtype.itemsize
+    assert counts == {
+        torch.bfloat16: 520,
+        torch.float32: 387,
+        torch.float8_e4m3fn: 357,
+        torch.float8_e8m0fnu: 47_589,
+        torch.int8: 47_232,
+    }
+    assert sizes == {
+        torch.bfloat16: 3_952_883_712,
+        torch.float32: 169_229_128,
+        torch.float8_e4m3fn: 204_015_223_296,
+        torch.float8_e8m0fnu: 23_563_015_184,
+        torch.int8: 278_585_671_680,
+    }
+    assert counts.total() == 96_085
+    assert sizes.total() == 510_286_023_000
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [
+        ("layers.0.attn.wq_b.weight", torch.float8_e4m3fn, (32768, 1280)),
+        ("layers.0.attn.wq_b.scale", torch.float8_e8m0fnu, (1024, 40)),
+        ("layers.0.attn.wo_a.scale", torch.float8_e8m0fnu, (256, 128)),
+        ("layers.2.attn.indexer.wq_b.scale", torch.float8_e8m0fnu, (128, 40)),
+        ("layers.5.ffn.experts.383.w1.weight", torch.int8, (2304, 2560)),
+        ("layers.5.ffn.experts.383.w1.scale", torch.float8_e8m0fnu, (2304, 160)),
+        ("layers.1.engram.embed.scale", torch.float8_e8m0fnu, (384_006_168, 8)),
+        ("mtp.0.main_proj.scale", torch.float8_e8m0fnu, (160, 480)),
+        ("layers.2.attn.compressor.wkv.weight", torch.bfloat16, (512, 5120)),
+        ("layers.9.ffn.gate.bias_vl", torch.float32, (384,)),
+        ("layers.9.hc_ffn_fn", torch.float32, (24, 20480)),
+        ("vision.blocks.3.attn.wqkv.weight", torch.bfloat16, (3072, 1024)),
+    ],
+)
+def test_dtypes_at_released_sizes(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    assert stored(RELEASED)[name] == (dtype, shape)
+
+
+def test_a_round_trip_gives_the_quantised_parameters(original: Path) -> None:
+    config, loaded = checkpoint.load(original, torch.float32)
+    assert config == SMALL
+    wanted = checkpoint.quantised(model())
+    found = dict(loaded.named_parameters())
+    assert found.keys() == wanted.keys() == dict(model().named_parameters()).keys()
+    for name, value in found.items():
+        assert torch.equal(value, wanted[name]), name
+        assert value.device.type == "cpu"
+
+
+def test_quantising_twice_changes_no_value(original: Path) -> None:
+    _, loaded = checkpoint.load(original, torch.float32)
+    again = checkpoint.quantised(loaded)
+    assert all(torch.equal(value, again[name]) for name, value in loaded.named_parameters())
+
+
+def test_saving_twice_writes_the_same_bytes(original: Path, tmp_path: Path) -> None:
+    checkpoint.save(model(), SMALL, tmp_path / "again")
+    assert checkpoint.digest(tmp_path / "again") == checkpoint.digest(original)
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (original / "model.safetensors").read_bytes()
+    assert sorted(file.name for file in (tmp_path / "again").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_float64_holds_the_same_values(original: Path) -> None:
+    narrow, wide = (checkpoint.load(original, dtype)[1] for dtype in (torch.float32, torch.float64))
+    for (name, a), (_, b) in zip(narrow.named_parameters(), wide.named_parameters(), strict=True):
+        assert b.dtype == torch.float64
+        assert torch.equal(a.double(), b), name
+
+
+def test_quantising_stays_close_to_the_weights() -> None:
+    plain, rounded = dict(model().named_parameters()), checkpoint.quantised(model())
+    limits = {"blocks": 2**-4, "rows": 2**-4, "mxfp4": 0.25, "bfloat16": 2**-8, "float32": 0.0}
+    for slot in slots(SMALL):
+        before, after = (
+            values[slot.parameter] if slot.expert is None else values[slot.parameter][slot.expert]
+            for values in (plain, rounded)
+        )
+        assert (before - after).abs().max() <= limits[slot.encoding] * before.abs().max(), slot.name
+
+
+def test_the_config_is_written_with_the_released_keys(original: Path) -> None:
+    data = json.loads((original / "config.json").read_text())
+    assert data["architectures"] == ["DeepseekV41ForCausalLM"]
+    assert data["quantization_config"]["weight_block_size"] == [32, 32]
+    assert data["text_config"]["engram_num_embeddings"] == list(SMALL.text.engram_num_embeddings)
+
+
+def test_the_digest_follows_values_not_spaces(directory: Path) -> None:
+    before = checkpoint.digest(directory)
+    data = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(data, indent=7))
+    assert checkpoint.digest(directory) == before
+    data["text_config"]["index_topk"] -= 1
+    (directory / "config.json").write_text(json.dumps(data))
+    assert checkpoint.digest(directory) != before
+
+
+def test_the_digest_sees_one_changed_weight(directory: Path) -> None:
+    before = checkpoint.digest(directory)
+    change_tensors(directory, lambda tensors: tensors["norm.weight"].mul_(2))
+    assert checkpoint.digest(directory) != before
+
+
+def change_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    tensors = {name: value.clone() for name, value in tensors.items()}
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
+
+
+def change_config(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads((directory / "config.json").read_text())
+    change(data)
+    (directory / "config.json").write_text(json.dumps(data))
+
+
+def shape_of(name: str) -> Callable[[dict[str, torch.Tensor]], object]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name] = tensors[name][:-1].clone()
+
+    return change
+
+
+def dtype_of(name: str, dtype: torch.dtype) -> Callable[[dict[str, torch.Tensor]], object]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name] = tensors[name].to(dtype)
+
+    return change
+
+
+def nan_in(name: str) -> Callable[[dict[str, torch.Tensor]], object]:
+    return lambda tensors: tensors[name].view(-1)[:2].fill_(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("norm.weight"), "model.safetensors lacks norm.weight"),
+        (lambda t: t.pop("layers.0.attn.wkv.scale"), "model.safetensors lacks layers.0.attn.wkv.scale"),
+        (
+            lambda t: t.update({"layers.0.attn.extra": torch.zeros(1)}),
+            "model.safetensors has layers.0.attn.extra, which config.json does not call for",
+        ),
+        (shape_of("head.weight"), r"head.weight has shape \[69, 64\]: must be \[70, 64\]"),
+        (
+            shape_of("layers.3.ffn.experts.1.w2.scale"),
+            r"layers.3.ffn.experts.1.w2.scale has shape \[63, 1\]: must be \[64, 1\]",
+        ),
+        (dtype_of("embed.weight", torch.float32), "embed.weight is float32: must be bfloat16"),
+        (dtype_of("layers.0.attn.attn_sink", torch.bfloat16), "attn_sink is bfloat16: must be float32"),
+        (nan_in("layers.2.hc_attn_fn"), "layers.2.hc_attn_fn has 2 of 6144 values that are not finite"),
+        (
+            lambda t: t["layers.0.attn.wkv.weight"].view(torch.uint8)[0, 0].fill_(0x7F),
+            "layers.0.attn.wkv.weight has 1 of 4096 values that are not finite",
+        ),
+        (
+            lambda t: t["layers.1.engram.embed.scale"].view(torch.uint8)[0, 0].fill_(0xFF),
+            "layers.1.engram.embed.scale has 1 of .* values that are not finite",
+        ),
+    ],
+)
+def test_one_bad_tensor_gives_one_message(
+    directory: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
+) -> None:
+    change_tensors(directory, change)
+    with pytest.raises(BadCheckpoint, match=message) as caught:
+        checkpoint.load(directory, torch.float32)
+    assert len(caught.value.faults) == 1
+    assert str(directory) in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 100, -1])
+def test_truncated_tensors(directory: Path, keep: int) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(BadCheckpoint, match=r"model.safetensors \(\d+ bytes\) is truncated or corrupt") as caught:
+        checkpoint.load(directory, torch.float32)
+    assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 4096, b"not tensors at all", b"\x02\0\0\0\0\0\0\0[]", b"\0" * 64])
+def test_other_content_for_tensors(directory: Path, content: bytes) -> None:
+    (directory / "model.safetensors").write_bytes(content)
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors") as caught:
+        checkpoint.load(directory, torch.float32)
+    assert caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "config.json is not JSON"),
+        (b"\xff\xfe\x00", "config.json is not JSON"),
+        (b"[" * 100_000, "config.json is not JSON"),
+        (b"[1]", "config.json is list: must be an object"),
+    ],
+)
+def test_other_content_for_the_config(directory: Path, content: bytes, message: str) -> None:
+    (directory / "config.json").write_bytes(content)
+    with pytest.raises(BadCheckpoint, match=message):
+        checkpoint.load(directory, torch.float32)
+    with pytest.raises(BadCheckpoint, match=message):
+        checkpoint.digest(directory)
+
+
+def test_wrong_keys_and_values_are_named(directory: Path) -> None:
+    def change(data: dict[str, Any]) -> None:
+        del data["text_config"]["head_dim"]
+        data["text_config"]["o_groups"] = "two"
+
+    change_config(directory, change)
+    with pytest.raises(BadCheckpoint) as caught:
+        checkpoint.load(directory, torch.float32)
+    assert any("config.json: text_config.head_dim is missing" in fault for fault in caught.value.faults)
+    assert any("config.json: text_config.o_groups is 'two'" in fault for fault in caught.value.faults)
+
+
+def test_table_rows_must_be_the_prime_sums(directory: Path) -> None:
+    change_config(directory, lambda data: data["text_config"].update(engram_num_embeddings=[5]))
+    with pytest.raises(BadCheckpoint, match=r"engram_num_embeddings is \[5\]: must be the prime sums"):
+        checkpoint.load(directory, torch.float32)
+
+
+def test_a_config_of_another_size_names_the_tensors(directory: Path) -> None:
+    change_config(directory, lambda data: data["text_config"].update(hidden_size=96))
+    with pytest.raises(BadCheckpoint, match=r"norm.weight has shape \[64\]: must be \[96\]"):
+        checkpoint.load(directory, torch.float32)
+
+
+def test_all_faults_of_both_files_come_at_once(directory: Path) -> None:
+    (directory / "config.json").unlink()
+    change_tensors(directory, nan_in("embed.weight"))
+    with pytest.raises(BadCheckpoint) as caught:
+        checkpoint.load(directory, torch.float32)
+    assert caught.value.faults[0] == "config.json is missing"
+    assert "embed.weight has 2 of" in caught.value.faults[1]
+
+
+def test_an_empty_directory_lacks_both_files(tmp_path: Path) -> None:
+    for read in (lambda: checkpoint.load(tmp_path, torch.float32), lambda: checkpoint.digest(tmp_path)):
+        with pytest.raises(BadCheckpoint) as caught:
+            read()
+        assert caught.value.faults == ("config.json is missing", "model.safetensors is missing")
+
+
+def test_a_directory_in_a_files_place_is_said(directory: Path) -> None:
+    (directory / "config.json").unlink()
+    (directory / "config.json").mkdir()
+    with pytest.raises(BadCheckpoint, match=r"config\.json cannot be read: Is a directory"):
+        checkpoint.load(directory, torch.float32)
+
+
+def test_nothing_that_cannot_be_loaded_is_saved(tmp_path: Path) -> None:
+    broken = model()
+    with torch.no_grad():
+        broken.norm.weight[0] = float("inf")
+    with pytest.raises(BadCheckpoint, match=r"norm\.weight has 1 of 64 values that are not finite"):
+        checkpoint.save(broken, SMALL, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_loaded_model_is_fit_for_training(original: Path) -> None:
+    _, loaded = checkpoint.load(original, torch.float32)
+    fixed = {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad}
+    assert fixed == {name for name, _ in loaded.named_parameters() if ".gate.bias" in name}
