@@ -38,36 +38,15 @@ NOWHERE = -1
 
 @dataclass(frozen=True)
 class Ring:
-    """What the draft has seen of some requests: their last `sliding_window` processed positions.
+    """What the draft has seen of some requests: their last `sliding_window` processed positions, in any order.
 
     Attributes:
-        rows: [stages, requests, n, head_dim], as `Draft.context` gives them.
+        rows: [stages, requests, n, head_dim], as `Draft.context` gives them and the cache rounds them.
         positions: Of each row [requests, n] int64; `NOWHERE` where a place is empty.
     """
 
     rows: Tensor
     positions: Tensor
-
-    @classmethod
-    def empty(cls, text: TextConfig, requests: int, dtype: torch.dtype) -> Ring:
-        """Rings of requests of which nothing is processed."""
-        stages, size = text.num_nextn_predict_layers, text.sliding_window
-        rows = torch.zeros(stages, requests, size, text.head_dim, dtype=dtype)
-        return cls(rows, torch.full((requests, size), NOWHERE, dtype=torch.int64))
-
-    def extend(self, rows: Tensor, positions: Tensor) -> Ring:
-        """The rings after more positions; of two rows for one place (position mod n) the later position stays.
-
-        Args:
-            rows: [stages, requests, m, head_dim].
-            positions: [m] int64, rising without gaps, the same for all requests.
-        """
-        kept = positions[-self.positions.shape[1] :]
-        places = kept % self.positions.shape[1]
-        return Ring(
-            self.rows.index_copy(2, places, rows[:, :, len(positions) - len(kept) :]),
-            self.positions.index_copy(1, places, kept.expand(len(self.positions), -1)),
-        )
 
 
 class Proposal(NamedTuple):
