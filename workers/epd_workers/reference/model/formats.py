@@ -1,7 +1,13 @@
 """The bytes of caches and stored weights: FP8, FP4 and MXFP4, bit for bit as the released formats.
 
 A row is stored as all its codes, then all its scales. Scales are powers of two (UE8M0) for FP8 and MXFP4, E4M3 for the
-main cache. Rounding is half to even everywhere. Values must be finite: NaN and infinities give unspecified codes.
+main cache. Rounding is half to even and saturating everywhere, and happens once: a float64 value is never first rounded
+to float32. The sign of zero is kept.
+
+Tensors are float32 or float64 on the CPU, any leading dimensions, and come back in the type they had; no gradient
+passes, except through `ste`. Finite values are the caller's duty: a NaN or an infinity makes the block that shares its
+scale unspecified (nothing raises) and leaves all other blocks as they are; so does a float32 value from 2^127 on, which may
+round up to infinity.
 
 Sources: DeepSeek-V4.1-Flash, inference/model.py, revision dba1be0a; SGLang 0.5.23, kernels/ops/attention/dsv4/
 kv_layout.py; OCP Microscaling Formats 1.0 (E2M1, UE8M0).
@@ -26,11 +32,45 @@ _TINY_AMAX: Final = 1e-4
 _TINY_MAIN: Final = E2M1_MAX * 2.0**-9
 _TINY_INDEX: Final = E2M1_MAX * 2.0**-126
 _MAGNITUDES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_VALUES: Final = torch.tensor([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], dtype=torch.float64)
-_PAIRS: Final = torch.stack((_VALUES.repeat(16), _VALUES.repeat_interleave(16)), -1)
-_POWERS: Final = torch.ldexp(torch.ones(256, dtype=torch.float64), torch.arange(256) - _BIAS)
+_FLOATS: Final = (torch.float32, torch.float64)
+
+
+def _tables(values: Tensor) -> dict[torch.dtype, Tensor]:
+    return {dtype: values.to(dtype) for dtype in _FLOATS}
+
+
+_E2M1: Final = torch.tensor([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], dtype=torch.float64)
+_PAIRS: Final = {
+    dtype: torch.view_as_complex(pairs)  # one element a pair: gathered at once
+    for dtype, pairs in _tables(torch.stack((_E2M1.repeat(16), _E2M1.repeat_interleave(16)), -1)).items()
+}
+_E4M3: Final = _tables(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float64))
+_POWERS: Final = _tables(
+    torch.tensor([*(2.0 ** (code - _BIAS) for code in range(255)), float("nan")], dtype=torch.float64)
+)
 
 Kind = Literal["window", "main", "index", "bf16"]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where a float type keeps its exponent.
+
+    Attributes:
+        bits: The integer type of its size.
+        exponent: Mask of the exponent field.
+        mantissa: Stored mantissa bits.
+    """
+
+    bits: torch.dtype
+    exponent: int
+    mantissa: int
+
+
+_LAYOUTS: Final = {
+    torch.float32: _Layout(torch.int32, 0x7F80_0000, 23),
+    torch.float64: _Layout(torch.int64, 0x7FF0_0000_0000_0000, 52),
+}
 
 
 @dataclass(frozen=True)
@@ -48,44 +88,74 @@ class Codec:
     code_bits: int
 
     def width(self, dim: int) -> int:
-        """Bytes of a row of `dim` values."""
+        """Bytes of a row of `dim` values.
+
+        Raises:
+            ValueError: `dim` is not a multiple of `block`.
+        """
+        if self.block and dim % self.block:
+            raise ValueError(f"dim is {dim}: rows of the {self.name} format must be a multiple of {self.block} long")
         return dim * self.code_bits // 8 + (dim // self.block if self.block else 0)
 
     def pack(self, x: Tensor) -> Tensor:
-        """Rows [..., dim] to uint8 [..., width(dim)]."""
+        """Rows [..., dim] to uint8 [..., width(dim)].
+
+        Raises:
+            ValueError: `dim` is not a multiple of `block`.
+        """
         if self.name == "bf16":
-            return x.to(torch.bfloat16).contiguous().view(torch.uint8)
-        blocks = x.unflatten(-1, (-1, self.block))
+            return _dense(_bfloat16(x.detach())).view(torch.uint8)
+        blocks = self._blocks(x)
         scale, scale_code = self._scales(blocks)
         scaled = (blocks / scale).flatten(-2)
         codes = e4m3_code(scaled) if self.name == "window" else pair_codes(e2m1_code(scaled))
         return torch.cat((codes, scale_code.squeeze(-1)), -1)
 
     def unpack(self, rows: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-        """uint8 [..., width(dim)] to rows [..., dim]."""
+        """uint8 [..., width(dim)] to rows [..., dim].
+
+        Raises:
+            ValueError: Rows are not `width(dim)` bytes long.
+        """
+        if rows.shape[-1] != self.width(dim):
+            raise ValueError(
+                f"rows are {rows.shape[-1]} bytes: {dim} values of the {self.name} format take {self.width(dim)}"
+            )
         if self.name == "bf16":
-            return rows.contiguous().view(torch.bfloat16).to(dtype)
+            return _dense(rows).view(torch.bfloat16).to(dtype)
         size = dim * self.code_bits // 8
-        codes, scale_code = rows[..., :size].contiguous(), rows[..., size:].contiguous()
-        values = codes.view(torch.float8_e4m3fn).to(dtype) if self.name == "window" else _PAIRS.to(dtype)[codes.int()]
-        scale = scale_code.view(torch.float8_e4m3fn).to(dtype) if self.name == "main" else power(scale_code, dtype)
-        return (values.reshape(*rows.shape[:-1], -1, self.block) * scale[..., None]).flatten(-2)
+        codes, scale_code = rows[..., :size], rows[..., size:]
+        values = _E4M3[dtype][codes.int()] if self.name == "window" else _pair_values(codes, dtype)
+        scale = _E4M3[dtype][scale_code.int()] if self.name == "main" else power(scale_code, dtype)
+        return values.reshape(*rows.shape[:-1], dim // self.block, self.block).mul_(scale[..., None]).flatten(-2)
 
     def round(self, x: Tensor) -> Tensor:
-        """What a row [..., dim] is after `pack` and `unpack`."""
+        """What a row [..., dim] is after `pack` and `unpack`, bit for bit.
+
+        Raises:
+            ValueError: `dim` is not a multiple of `block`.
+        """
         if self.name == "bf16":
-            return x.to(torch.bfloat16).to(x.dtype)
-        blocks = x.unflatten(-1, (-1, self.block))
+            return _bfloat16(x.detach()).to(x.dtype)
+        blocks = self._blocks(x)
         scale, _ = self._scales(blocks)
         scaled = blocks / scale
-        return ((e4m3_round(scaled) if self.name == "window" else e2m1_round(scaled)) * scale).flatten(-2)
+        return (e4m3_round(scaled) if self.name == "window" else e2m1_round(scaled)).mul_(scale).flatten(-2)
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        self.width(x.shape[-1])
+        return x.detach().reshape(*x.shape[:-1], x.shape[-1] // self.block, self.block)
 
     def _scales(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales and their bytes, [..., n, 1], of blocks [..., n, block]."""
+        """Scales and their bytes, [..., n, 1], of blocks [..., n, block].
+
+        Dividing in the blocks' own type is safe: no quotient of a value by 6, by 448 or by an E4M3 scale rounds onto a
+        power of two or a tie that it did not already equal.
+        """
         amax = blocks.abs().amax(-1, keepdim=True)
         if self.name == "main":
             code = e4m3_code(amax.clamp(min=_TINY_MAIN) / E2M1_MAX)
-            return code.view(torch.float8_e4m3fn).to(blocks.dtype), code
+            return _E4M3[blocks.dtype][code.int()], code
         least, top = (_TINY_AMAX, E4M3_MAX) if self.name == "window" else (_TINY_INDEX, E2M1_MAX)
         code = power_code(amax.clamp(min=least) / top)
         return power(code, blocks.dtype), code
@@ -94,7 +164,11 @@ class Codec:
 WINDOW: Final = Codec("window", 32, 8)
 """Window rows: E4M3, one UE8M0 scale 2^ceil(log2(max(amax, 1e-4) / 448)) per 32."""
 MAIN: Final = Codec("main", 16, 4)
-"""Global entries: E2M1, one E4M3 scale E4M3(max(amax, 6 * 2^-9) / 6) per 16."""
+"""Global entries: E2M1, one E4M3 scale E4M3(max(amax, 6 * 2^-9) / 6) per 16.
+
+Rounding twice is not rounding once: where 9 * 2^-9 <= amax <= 10 * 2^-9 the scale is 2 * 2^-9 and the largest code 4;
+a second packing would take half that scale and saturate. Pack unrounded values; move bytes, not values.
+"""
 INDEX: Final = Codec("index", 32, 4)
 """Index queries and keys: E2M1, one UE8M0 scale 2^ceil(log2(max(amax, 6 * 2^-126) / 6)) per 32."""
 BFLOAT16: Final = Codec("bf16", 0, 16)
@@ -102,32 +176,56 @@ BFLOAT16: Final = Codec("bf16", 0, 16)
 
 
 def ste(x: Tensor, rounded: Tensor) -> Tensor:
-    """The value of `rounded` with the gradient of `x`."""
-    return x + (rounded - x).detach()
+    """The value of `rounded`, exactly, with the gradient of `x`."""
+    return rounded.detach() + (x - x.detach())
+
+
+def _nearest(x: Tensor, top: float, least: float, bits: int) -> Tensor:
+    """The nearest value with `bits` stored mantissa bits, half to even, at most `top` in magnitude.
+
+    Adding and taking away 1.5 * 2^n makes the hardware round to the last place of 2^n: n is chosen for each value from
+    its own binade, or from that of `least`, below which the format is subnormal (equally spaced).
+    """
+    layout = _LAYOUTS[x.dtype]
+    limited = x.clamp(-top, top)
+    magic = limited.abs().clamp_(min=least)
+    magic.view(layout.bits).bitwise_and_(layout.exponent)
+    magic.mul_(1.5 * 2.0 ** (layout.mantissa - bits))
+    return limited.add_(magic).sub_(magic).copysign_(x)
+
+
+def _bfloat16(x: Tensor) -> Tensor:
+    """The nearest bfloat16; torch would take a float64 through float32 and round twice."""
+    return (_nearest(x, float("inf"), 2.0**-126, 7) if x.dtype == torch.float64 else x).to(torch.bfloat16)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """A copy with unit stride; `contiguous` would leave an empty tensor's strides."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def e4m3_round(x: Tensor) -> Tensor:
     """The nearest E4M3 value, at most 448 in magnitude."""
-    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float32).to(torch.float8_e4m3fn).to(x.dtype)
+    return _nearest(x, E4M3_MAX, 2.0**-6, 3)
 
 
 def e4m3_code(x: Tensor) -> Tensor:
     """E4M3 bytes of the nearest values."""
-    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float32).to(torch.float8_e4m3fn).view(torch.uint8)
+    return e4m3_round(x).to(torch.float32).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def e2m1_round(x: Tensor) -> Tensor:
     """The nearest E2M1 value, at most 6 in magnitude."""
-    size = x.abs().clamp(max=E2M1_MAX)
-    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0)).to(x.dtype)
-    return torch.copysign(torch.round(size / step) * step, x)
+    return _nearest(x, E2M1_MAX, 1.0, 1)
 
 
 def e2m1_code(x: Tensor) -> Tensor:
-    """E2M1 codes 0..15 of the nearest values: sign bit 8, magnitude number 0..7."""
-    size = e2m1_round(x).abs()
-    number = torch.where(size < 2, size * 2, torch.where(size < 4, size + 2, size / 2 + 4))
-    return number.to(torch.uint8) | (torch.signbit(x).to(torch.uint8) << 3)
+    """E2M1 codes 0..15 of the nearest values: sign bit 8, magnitude number 0..7.
+
+    E2M1 times 2^-6 is E4M3 with the same subnormal boundary and two more mantissa bits, both zero.
+    """
+    wide = (e2m1_round(x) * 2.0**-6).to(torch.float32).to(torch.float8_e4m3fn).view(torch.uint8)
+    return (wide >> 2 & 7) | (wide >> 4 & 8)
 
 
 def pair_codes(codes: Tensor) -> Tensor:
@@ -135,23 +233,31 @@ def pair_codes(codes: Tensor) -> Tensor:
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
 
 
+def _pair_values(codes: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values [..., n] of pairs [..., n / 2]."""
+    return torch.view_as_real(_PAIRS[dtype][codes.int()]).flatten(-2)
+
+
 def power_code(x: Tensor) -> Tensor:
-    """UE8M0 bytes of 2^ceil(log2(x)), x > 0."""
+    """UE8M0 bytes of 2^ceil(log2(x)), x > 0, at most 2^127."""
     mantissa, exponent = torch.frexp(x)
-    return (exponent - (mantissa == 0.5).to(exponent.dtype) + _BIAS).clamp(0, 254).to(torch.uint8)  # noqa: PLR2004 - frexp's mantissa of a power of two
+    return (exponent - (mantissa == 0.5).to(exponent.dtype) + _BIAS).clamp(0, 254).to(torch.uint8)
 
 
 def power(code: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values of UE8M0 bytes."""
-    return _POWERS.to(dtype)[code.int()]
+    """Values of UE8M0 bytes; byte 255 is NaN."""
+    return _POWERS[dtype][code.int()]
 
 
 def pack_fp8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix [out, in] as E4M3 codes [out, in] and UE8M0 scales [ceil(out / 32), ceil(in / 32)], one per 32 x 32."""
+    """A matrix [out, in] as E4M3 codes [out, in] and UE8M0 scales [ceil(out / 32), ceil(in / 32)], one per 32 x 32.
+
+    A scale is 2^ceil(log2(max(amax, 1e-4) / 448)); edge blocks may be smaller.
+    """
     rows, columns = weight.shape
     side = WEIGHT_BLOCK
-    padded = functional.pad(weight, (0, -columns % side, 0, -rows % side))
-    blocks = padded.unflatten(0, (-1, side)).unflatten(2, (-1, side))
+    padded = functional.pad(weight.detach(), (0, -columns % side, 0, -rows % side))
+    blocks = padded.reshape(padded.shape[0] // side, side, padded.shape[1] // side, side)
     scale = power_code(blocks.abs().amax((1, 3)).clamp(min=_TINY_AMAX) / E4M3_MAX)
     codes = e4m3_code(blocks / power(scale, weight.dtype)[:, None, :, None])
     return codes.flatten(2, 3).flatten(0, 1)[:rows, :columns].contiguous(), scale
