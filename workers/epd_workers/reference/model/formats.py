@@ -6,8 +6,8 @@ to float32. The sign of zero is kept.
 
 Tensors are float32 or float64 on the CPU, any leading dimensions, and come back in the type they had; no gradient
 passes, except through `ste`. Finite values are the caller's duty: a NaN or an infinity makes the block that shares its
-scale unspecified (nothing raises) and leaves all other blocks as they are; so does a float32 value from 2^127 on, which may
-round up to infinity.
+scale unspecified (nothing raises) and leaves all other blocks as they are; so does a float32 value from 2^127 on,
+which may round up to infinity.
 
 Sources: DeepSeek-V4.1-Flash, inference/model.py, revision dba1be0a; SGLang 0.5.23, kernels/ops/attention/dsv4/
 kv_layout.py; OCP Microscaling Formats 1.0 (E2M1, UE8M0).
