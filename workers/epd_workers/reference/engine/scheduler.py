@@ -70,7 +70,7 @@ class Scheduler:
         self._runs: dict[str, Run] = {}
         self._images: deque[EncodeJob] = deque()
         self._closed = ""
-        self._stepping = False
+        self._stepper = 0
         self._ended: list[Sequence] = []
         self._work = Work()
         self._bypassed = False
@@ -201,7 +201,7 @@ class Scheduler:
         """One round over everything that is running."""
         with self._changed:
             self._steps += 1
-            self._stepping = True
+            self._stepper = threading.get_ident()
             runs = list(self._runs.values())
             image = self._images[0] if self._images else None
         try:
@@ -214,7 +214,7 @@ class Scheduler:
                 self._encode(image)
         finally:
             with self._changed:
-                self._stepping = False
+                self._stepper = 0
                 while self._ended:
                     self._ended.pop().release()
 
@@ -340,7 +340,8 @@ class Scheduler:
     def _end(self, rid: str, last: Event | None) -> None:
         """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted.
 
-        Pages that a step may be working on are released at its end: whoever is admitted now takes none before.
+        Pages that a step may be working on are released at its end, unless the step itself has come to this: whoever is
+        admitted now takes none before the next step.
         """
         run = self._runs.pop(rid, None)
         job = run.job if run else self._waiting.pop(rid, None)
@@ -348,7 +349,7 @@ class Scheduler:
             return
         if run:
             run.alive = False
-            if self._stepping:
+            if self._stepper not in {0, threading.get_ident()}:
                 self._ended.append(run.sequence)
             else:
                 run.sequence.release()
