@@ -46,10 +46,9 @@ def geometry(page_size: int = 4, cache_type: CacheType = "bf16", window: int = W
 
 def stamps(key: Values[int], ends: Values[int], kind: int) -> Tensor:
     """[n, DIM]: rows that name the first `end` tokens of the key; bfloat16 holds them exactly."""
-    rows = torch.zeros(len(ends), DIM, dtype=torch.float64)
-    for row, end in zip(rows, ends, strict=True):
-        digest = zlib.crc32(repr((kind, *key[:end])).encode()).to_bytes(4, "little")
-        row[:4] = torch.tensor(list(digest))
+    digests = [zlib.crc32(repr((kind, *key[:end])).encode()).to_bytes(4, "little") for end in ends]
+    rows = torch.zeros(len(digests), DIM, dtype=torch.float64)
+    rows[:, :4] = torch.tensor([list(digest) for digest in digests], dtype=torch.float64).view(-1, 4)
     return rows
 
 

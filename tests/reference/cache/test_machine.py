@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,12 +15,13 @@ from epd_workers.reference.cache.pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixLease, PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.ledger import Ledger, Loan
-from tests.reference.cache.rows import WINDOW, check_entries, check_windows, geometry, write_rows
+from tests.reference.cache.rows import check_entries, check_windows, geometry, write_rows
 
 if TYPE_CHECKING:
     from epd_workers.reference.cache.node import Node
 
 PAGE = 4
+WINDOW = 6  # reaches into the middle of a page
 # Prompts leave one long text at a page or within one, and go on with one of three letters: prefixes meet and part.
 TEXT = tuple(range(10, 34))
 prompts = st.builds(
@@ -46,7 +48,7 @@ class PrefixMachine(RuleBasedStateMachine):
         window_cap=st.integers(0, 40),
     )
     def start(self, pages: int, windows: int, page_cap: int, window_cap: int) -> None:
-        sizes = geometry(PAGE)
+        sizes = geometry(PAGE, window=WINDOW)
         self.pool = KvPool(sizes, pages, windows)
         self.tree = PrefixTree(
             self.pool, page_cap=page_cap * sizes.page_bytes, window_cap=window_cap * sizes.window_page_bytes
@@ -131,7 +133,7 @@ class PrefixMachine(RuleBasedStateMachine):
     def make_room(self, pages: int, windows: int) -> None:
         self._make_room(pages, windows)
 
-    @precondition(lambda self: self.ledger.held_pages > 12)
+    @precondition(lambda self: self.ledger.held_pages > 9)
     @rule()
     def flush(self) -> None:
         self.tree.clear()
@@ -184,6 +186,14 @@ class PrefixMachine(RuleBasedStateMachine):
             assert run.sequence.pages[: len(nodes)] == [node.page for node in nodes]
             assert all(run.sequence.window_pages[index] == nodes[index].window for index in run.loan.windows)
             assert [node.locks for node in nodes] == [entry.locks for entry in run.loan.entries]
+
+    @invariant()
+    def slots_follow_the_tables(self) -> None:
+        for run in self.running:
+            starts = torch.arange(0, run.sequence.capacity, PAGE)
+            assert run.sequence.full_slots(starts).tolist() == [PAGE * page for page in run.sequence.pages]
+            windows = [PAGE * page if page >= 0 else -1 for page in run.sequence.window_pages]
+            assert run.sequence.window_slots(starts).tolist() == windows
 
     @invariant()
     def counters_add_up(self) -> None:
@@ -259,6 +269,6 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 PrefixMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestPrefixMachine = PrefixMachine.TestCase

@@ -94,6 +94,7 @@ def test_a_decode_with_a_prefix_gets_the_rest(length: int, cached: int) -> None:
 
 def test_entries_of_tokens_that_are_not_there_are_zero() -> None:
     sequence = prefilled(KvPool(geometry(8), 2, 2), 11)
+    write_rows(sequence, range(16), 11, 16)  # guesses of a draft that were not taken
     sizes = sequence.pool.geometry
     page = np.frombuffer(wire.read_page(sequence, 1), dtype=np.uint8)
     singles, pairs = (

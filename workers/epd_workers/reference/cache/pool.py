@@ -180,8 +180,7 @@ class KvPool:
     def _window_rows(self, layer: int, slots: Tensor) -> Tensor:
         geometry = self.geometry
         page, offset = slots.div(geometry.page_size, rounding_mode="floor"), slots % geometry.page_size
-        rows = (page * geometry.layers + layer) * geometry.page_size + offset
-        return torch.where(slots < 0, -1, rows)
+        return (page * geometry.layers + layer) * geometry.page_size + offset  # -1 stays negative on every layer
 
 
 def _zeros(rows: int, width: int) -> Tensor:
