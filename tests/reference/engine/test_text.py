@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from epd_workers.reference.engine.text import TextStream
 from epd_workers.reference.model.tokenizer import Tokenizer
 
+TOKENIZER = Tokenizer.default()
 ALPHABET = st.text("ab€", max_size=12)
 STOPS = st.lists(st.text("ab€", min_size=1, max_size=4), max_size=3)
 
 
 def run(text: str, stop: list[str], min_tokens: int = 0) -> tuple[list[str], str | None]:
-    stream, pieces = TextStream(stop, min_tokens), []
-    for token in Tokenizer().encode(text):
+    stream, pieces = TextStream(TOKENIZER, stop, min_tokens), []
+    for token in text.encode():
         pieces.append(stream.push(token))
         if stream.matched is not None:
             break
@@ -36,9 +37,9 @@ def test_text_ends_where_the_first_completed_stop_begins(text: str, stop: list[s
 @settings(deadline=None)
 @given(ALPHABET, STOPS)
 def test_nothing_is_held_back_that_no_stop_can_claim(text: str, stop: list[str]) -> None:
-    stream, shown = TextStream(stop), ""
+    stream, shown = TextStream(TOKENIZER, stop), ""
     for end, character in enumerate(text, 1):
-        shown += "".join(map(stream.push, Tokenizer().encode(character)))
+        shown += "".join(map(stream.push, character.encode()))
         if stream.matched is not None:
             return
         held = text[len(shown) : end]
@@ -47,7 +48,7 @@ def test_nothing_is_held_back_that_no_stop_can_claim(text: str, stop: list[str])
 
 
 def test_unfinished_character_comes_out_as_a_replacement() -> None:
-    stream = TextStream(["x"])
+    stream = TextStream(TOKENIZER, ["x"])
     assert [stream.push(i) for i in b"a\xe2\x82"] == ["a", "", ""]
     assert stream.finish() == "�"
 
@@ -62,6 +63,6 @@ def test_a_stop_may_straddle_the_least_length() -> None:
 
 
 def test_markers_are_silent() -> None:
-    stream = TextStream(["ab"])
+    stream = TextStream(TOKENIZER, ["ab"])
     assert [stream.push(i) for i in (97, Tokenizer.eos_id, 98)] == ["", "", ""]
     assert stream.matched == "ab"

@@ -1,0 +1,142 @@
+"""A model small enough for hundreds of answers, and what all tests of the engine need around it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from epd_workers.reference.engine.engine import Engine
+from epd_workers.reference.engine.request import ImageSpan, Limits, Prompt, Sampling, Step
+from epd_workers.reference.model.config import SHIPPED, Config
+from epd_workers.reference.model.loaded import LoadedModel, engram_ids
+from epd_workers.reference.model.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from epd_workers.reference.engine.engine import Stream
+    from epd_workers.reference.engine.memory import Memory
+
+WINDOW = 8
+LAYERS, SPLIT = 4, 2
+HIDDEN = 32
+GREEDY = Sampling(max_new_tokens=12, temperature=0, ignore_eos=True)
+SHORT = replace(GREEDY, max_new_tokens=3, logprobs=True, top_logprobs=5)
+HELLO = Prompt([256, 260, *b"hello", 257, 261])
+
+
+def tiny_config() -> Config:
+    """Window and Engram; pairs; the decoder half's source; a layer that reuses it."""
+    tokenizer = Tokenizer.default()
+    text = replace(
+        SHIPPED.text,
+        vocab_size=tokenizer.vocab_size,
+        engram_compressed_vocab_size=len(set(engram_ids(tokenizer))),
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_nextn_predict_layers=0,
+        max_position_embeddings=128,
+        compress_ratios=(0, 2, 1, 1),
+        kv_source_layer_ids=(1, SPLIT),
+        index_source_layer_ids=(1, SPLIT),
+        candidate_source_layer_id=SPLIT,
+        num_attention_heads=2,
+        head_dim=32,
+        qk_rope_head_dim=8,
+        q_lora_rank=32,
+        o_lora_rank=32,
+        o_groups=1,
+        sliding_window=WINDOW,
+        index_n_heads=2,
+        index_topk=8,
+        candidate_topk_blocks=4,
+        candidate_block_size=4,
+        n_routed_experts=3,
+        moe_intermediate_size=32,
+        hc_mult=2,
+        hc_sinkhorn_iters=2,
+        engram_layer_ids=(0,),
+    )
+    return replace(SHIPPED, text=text)
+
+
+def tiny_model(seed: int) -> LoadedModel:
+    """Weights larger than a fresh model's, so that every row matters to the logits."""
+    model = LoadedModel.random(tiny_config(), seed)
+    with torch.no_grad():
+        for name, weight in model.weights.named_parameters():
+            if name.startswith("layers.") and weight.dim() > 1:
+                weight.mul_(3.0)
+    return model
+
+
+def limits(**given: Any) -> Limits:
+    """Small ones, every shortcut off but what is given."""
+    small: dict[str, Any] = {"page_size": 4, "max_total_tokens": 2048, "replay": None, "prefix_cache": False}
+    return Limits(**small | given)
+
+
+@asynccontextmanager
+async def started(model: LoadedModel, **given: Any) -> AsyncIterator[Engine]:
+    engine = Engine(model, limits(**given))
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+        assert idle(engine)
+        check_clean(memory_of(engine))
+
+
+def memory_of(engine: Engine) -> Memory:
+    return engine._scheduler._memory
+
+
+def check_clean(memory: Memory) -> None:
+    """Pages are the tree's or free; without the tree all are free."""
+    pool = memory.pool
+    assert pool.pages.count - pool.pages.free_count == memory.stats.held_pages
+    assert pool.window_pages.count - pool.window_pages.free_count == memory.stats.held_windows
+    memory.clear()
+    assert pool.pages.count == pool.pages.free_count
+    assert pool.window_pages.count == pool.window_pages.free_count
+
+
+def idle(engine: Engine) -> bool:
+    load = engine.load()
+    return (load.running, load.waiting, load.encoding, load.used_tokens) == (0, 0, 0, 0)
+
+
+async def collect(stream: Stream) -> list[Step]:
+    return [step async for step in stream]
+
+
+async def answer(engine: Engine, prompt: Prompt, sampling: Sampling = SHORT) -> list[Step]:
+    return await collect(engine.generate("alone", prompt, sampling))
+
+
+def close(left: Sequence[Step], right: Sequence[Step]) -> bool:
+    """Equal tokens; log-probabilities equal but for the last bits of logits, which are float32."""
+
+    def bare(step: Step) -> tuple[object, ...]:
+        return step.token_id, step.finish, step.matched_stop, [i for i, _ in step.top_logprobs]
+
+    def numbers(step: Step) -> list[float]:
+        return [step.logprob, *(p for _, p in step.top_logprobs), *(p or 0.0 for p in step.prompt_logprobs)]
+
+    return [bare(step) for step in left] == [bare(step) for step in right] and all(
+        numbers(a) == pytest.approx(numbers(b), rel=1e-6, abs=1e-6) for a, b in zip(left, right, strict=True)
+    )
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    """Random ids without markers."""
+    return torch.randint(0, 256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def picture(start: int, rows: int, seed: int) -> ImageSpan:
+    return ImageSpan(start, torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(seed)))
