@@ -103,7 +103,9 @@ def _compress(run: _Run, layer: int, x: Tensor, start: int, freqs: list[float]) 
     if m == 1:
         merged = [content[j - start] for j in groups]
     else:
-        gates = x @ w[f"{name}.compressor.wgate.weight"].T
+        # Formed in float32, as which an unpaired last token is kept.
+        content = content.float().double()
+        gates = (x @ w[f"{name}.compressor.wgate.weight"].T).float().double()
         merged = []
         for j in groups:
             own = slice(j * m - start, (j + 1) * m - start)

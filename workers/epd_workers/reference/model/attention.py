@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from epd_workers.reference.model.compressor import Compressor
 from epd_workers.reference.model.indexer import Indexer
@@ -32,6 +33,7 @@ class Grouped(nn.Module):
         wide = text.num_attention_heads * text.head_dim // text.o_groups
         self.weight = nn.Parameter(torch.zeros(text.o_groups * text.o_lora_rank, wide))
 
+    @override
     def forward(self, heads: Tensor) -> Tensor:
         """[..., heads * head_dim] to [..., groups * o_lora_rank]."""
         parts = heads.unflatten(-1, (self.groups, -1))

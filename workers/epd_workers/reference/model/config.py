@@ -194,19 +194,19 @@ class TextConfig:
             (self.head_dim % 32 == 0, f"head_dim is {self.head_dim}: must be a multiple of 32"),
             (self.index_head_dim % 32 == 0, f"index_head_dim is {self.index_head_dim}: must be a multiple of 32"),
             (self.qk_rope_head_dim % 2 == 0 and self.qk_rope_head_dim <= rope_limit,
-             f"qk_rope_head_dim is {self.qk_rope_head_dim}: must be even and at most {rope_limit}, "
-             "the smaller of head_dim and index_head_dim"),
+             (f"qk_rope_head_dim is {self.qk_rope_head_dim}: must be even and at most {rope_limit}, "
+             "the smaller of head_dim and index_head_dim")),
             (len(ratios) == layers + stages,
-             f"compress_ratios has {len(ratios)} entries: must have num_hidden_layers + num_nextn_predict_layers "
-             f"({layers + stages})"),
+             (f"compress_ratios has {len(ratios)} entries: must have num_hidden_layers + num_nextn_predict_layers "
+             f"({layers + stages})")),
             (set(ratios) <= {0, 1, 2}, f"compress_ratios has {sorted(set(ratios) - {0, 1, 2})}: must be 0, 1 or 2"),
             (bool(sources) and list(sources) == sorted(set(sources)) and last < layers,
              f"kv_source_layer_ids is {list(sources)}: must be rising layer numbers below {layers}"),
             (set(sources) <= set(self.index_source_layer_ids),
              f"kv_source_layer_ids is {list(sources)}: every one must be in index_source_layer_ids"),
             (self.candidate_source_layer_id == last,
-             f"candidate_source_layer_id is {self.candidate_source_layer_id}: must be the last of "
-             f"kv_source_layer_ids ({last})"),
+             (f"candidate_source_layer_id is {self.candidate_source_layer_id}: must be the last of "
+             f"kv_source_layer_ids ({last})")),
             (all(i < last for i in self.engram_layer_ids),
              f"engram_layer_ids is {list(self.engram_layer_ids)}: must stand before layer {last}"),
             (len(self.engram_layer_ids) == len(self.engram_num_embeddings),
@@ -260,7 +260,7 @@ class VisionConfig:
         sizes = {k: v for k, v in asdict(self).items() if isinstance(v, int)}
         found = [f"{name} is {value}: must be at least 1" for name, value in sizes.items() if value < 1]
         if 0 < self.max_image_tokens < _SMALLEST_SPAN:
-            found.append(f"max_image_tokens is {self.max_image_tokens}: must be at least {_SMALLEST_SPAN}, one cell's span")
+            found.append(f"max_image_tokens is {self.max_image_tokens}: must be at least {_SMALLEST_SPAN}, one cell")
         if self.max_wh_ratio is not None and self.max_wh_ratio < 1:
             found.append(f"max_wh_ratio is {self.max_wh_ratio}: must be null or at least 1")
         if not found and self.hidden_size % (4 * self.num_attention_heads):
@@ -320,6 +320,8 @@ _FREE = frozenset({
     "tie_word_embeddings",
 })  # fmt: skip
 
+_OPTIONAL = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})  # the released file has them not
+
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -332,6 +334,8 @@ def _read(kind: type[Any], data: object, where: str, faults: list[str]) -> Any:
     known = {item.name: item for item in fields(kind)}
     defaults, given = kind(), {}
     for name in known:
+        if name not in data and name in _OPTIONAL:
+            continue
         if name not in data:
             faults.append(f"{where}.{name} is missing")
             continue
@@ -402,7 +406,7 @@ SHIPPED: Final = Config(
         engram_n_heads=2,
         engram_head_dim=32,
         engram_pad_token_id=262,
-        engram_compressed_vocab_size=282,
+        engram_compressed_vocab_size=280,
         dspark_noise_token_id=263,
         dspark_target_layer_ids=(5, 6, 7),
         dspark_markov_rank=32,
@@ -414,9 +418,9 @@ SHIPPED: Final = Config(
     ),
     vision=VisionConfig(
         num_hidden_layers=2,
-        hidden_size=64,
+        hidden_size=96,
         num_attention_heads=4,
-        intermediate_size=128,
+        intermediate_size=192,
         max_image_tokens=160,
         min_pixels=15876,
     ),

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import functional
 
 from epd_workers.reference.model import formats
 from epd_workers.reference.model.indexer import NEVER, candidates, keep_best, scores
@@ -102,7 +101,7 @@ def run(model: Transformer, rows: Tensor, image: Tensor, engram: dict[int, Tenso
     }
     shared = _Pass(model, options, image, positions, window, rotations)
     state, features = model.enter(rows), {}
-    for layer in model.layers:
+    for layer in model.stack:
         index = layer.plan.index
         if index in text.dspark_target_layer_ids:
             features[index] = state.streams.mean(-2)
@@ -134,16 +133,13 @@ def _attention(layer: Layer, x: Tensor, shared: _Pass) -> Tensor:
 
 
 def _mix(query: Tensor, keys: Tensor, mask: Tensor, sink: Tensor) -> Tensor:
-    """Fused attention; the sink is one more key, along an extra dimension that all queries share, without value."""
+    """One softmax over keys that all heads share and a sink without value: [batch, tokens, heads, dim]."""
     batch, tokens, heads, dim = query.shape
-    scale = dim**-0.5
-    wide = functional.pad(query.transpose(1, 2), (0, 1), value=1.0)
-    shared = functional.pad(keys, (0, 1, 0, 1))[:, None].expand(-1, heads, -1, -1)
-    extra = functional.pad((sink / scale)[None, :, None, None], (dim, 0, keys.shape[1], 0)).expand(batch, -1, -1, -1)
-    seen = functional.pad(mask, (0, 1), value=True)[:, None]
-    value = functional.pad(keys, (0, 1, 0, 1))[:, None].expand(-1, heads, -1, -1)
-    out = functional.scaled_dot_product_attention(wide, shared + extra, value, attn_mask=seen, scale=scale)
-    return out[..., :dim].transpose(1, 2)
+    logits = (query.flatten(1, 2) * dim**-0.5) @ keys.transpose(1, 2)
+    logits = logits.unflatten(1, (tokens, heads)).masked_fill_(~mask[:, :, None], NEVER)
+    weights = torch.cat((logits, sink[:, None].expand(batch, tokens, -1, -1)), -1).softmax(-1)
+    mixed: Tensor = (weights[..., :-1].flatten(1, 2) @ keys).unflatten(1, (tokens, heads))
+    return mixed
 
 
 def _compress(layer: Layer, x: Tensor, shared: _Pass) -> None:

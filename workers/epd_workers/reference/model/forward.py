@@ -17,9 +17,9 @@ from epd_workers.reference.model.attention import Keys, attend
 from epd_workers.reference.model.hyper import collapse
 from epd_workers.reference.model.indexer import NEVER, candidates, keep_best, positions_of, scores
 from epd_workers.reference.model.interface import Extend, Output
+from epd_workers.reference.model.layer import State
 from epd_workers.reference.model.replay import Preset, Work, tail_rows
 from epd_workers.reference.model.rope import Rotation, layer_frequencies, rotation
-from epd_workers.reference.model.layer import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from epd_workers.reference.cache.pool import KvPool
-    from epd_workers.reference.model.engram_hash import EngramHash
+    from epd_workers.reference.model.engram_hash import EngramHash, History
     from epd_workers.reference.model.layer import Layer
     from epd_workers.reference.model.transformer import Transformer
 
@@ -122,7 +122,7 @@ class Forward:
         columns = self._columns(extends)
         first_late = self._text.num_hidden_layers if self._replay is None else self._replay.first_late(self._text)
         rows = sum(part.rows for part in batch.parts)
-        for layer in self._layers():
+        for layer in self._model.stack:
             plan = layer.plan
             if layer.engram is not None:
                 order = self._text.engram_layer_ids.index(plan.index)
@@ -136,9 +136,6 @@ class Forward:
         for extend in extends:
             extend.sequence.advance(len(extend.token_ids) - extend.replayed)
         return Output(self._logits(state, batch), self._work(batch, rows, first_late))
-
-    def _layers(self) -> list[Layer]:
-        return cast("list[Layer]", list(self._model.layers))
 
     def _batch(self, extends: Sequence[Extend]) -> _Batch:
         parts, window = [], self._text.sliding_window
@@ -169,7 +166,8 @@ class Forward:
         found = []
         for extend in extends:
             ids = torch.tensor(list(extend.token_ids))
-            columns, extend.sequence.history = self._engram(ids, ids == self._image_id, extend.sequence.history)
+            before = cast("History", extend.sequence.history)
+            columns, extend.sequence.history = self._engram(ids, ids == self._image_id, before)
             found.append(columns)
         return torch.cat(found, 1)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from epd_workers.reference.model.norm import inverse_rms
 
@@ -33,9 +34,9 @@ class Mix(NamedTuple):
 class HyperConnection(nn.Module):
     """One site (attention or FFN of a layer).
 
-    With z = concat(R) and u = (fn z) (mean(z²) + eps)^(-1/2): pre = σ(scale₀ u₀ + base₀) + hc_eps; post =
-    2 σ(scale₁ u₁ + base₁); comb = softmax over k of scale₂ u₂ + base₂, plus hc_eps, then Sinkhorn: columns once, and
-    rows and columns in turn until `hc_sinkhorn_iters` rounds are done, every divisor plus hc_eps.
+    With z = concat(R) and u = (fn z) (mean(z²) + eps)^(-1/2): pre = sigmoid(scale₀ u₀ + base₀) + hc_eps; post =
+    2 sigmoid(scale₁ u₁ + base₁); comb = softmax over k of scale₂ u₂ + base₂, plus hc_eps, then Sinkhorn: columns once,
+    and rows and columns in turn until `hc_sinkhorn_iters` rounds are done, every divisor plus hc_eps.
     """
 
     def __init__(self, text: TextConfig) -> None:
@@ -46,6 +47,7 @@ class HyperConnection(nn.Module):
         self.base = nn.Parameter(torch.zeros((2 + k) * k))
         self.scale = nn.Parameter(torch.ones(3))
 
+    @override
     def forward(self, streams: Tensor) -> Mix:
         """Streams [..., k, d] to their mix."""
         k, z = self.k, streams.flatten(-2)

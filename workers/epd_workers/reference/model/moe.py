@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 
 class Sizes(NamedTuple):
@@ -37,6 +38,7 @@ class Gate(nn.Module):
         if images:
             self.bias_vl = nn.Parameter(torch.zeros(sizes.experts), requires_grad=False)
 
+    @override
     def forward(self, x: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weights and expert numbers, [n, chosen] each, of rows [n, d]; `image` [n] marks image positions."""
         affinity = functional.softplus(functional.linear(x, self.weight)).sqrt()
@@ -56,6 +58,7 @@ class Expert(nn.Module):
         self.w3 = nn.Linear(sizes.hidden, sizes.inter, bias=False)
         self.w2 = nn.Linear(sizes.inter, sizes.hidden, bias=False)
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         """[n, d] to [n, d]."""
         out: Tensor = self.w2(gated(self.w1(x), self.w3(x), self.limit))
@@ -72,6 +75,7 @@ class Experts(nn.Module):
         self.w3 = nn.Parameter(torch.zeros(sizes.experts, sizes.inter, sizes.hidden))
         self.w2 = nn.Parameter(torch.zeros(sizes.experts, sizes.hidden, sizes.inter))
 
+    @override
     def forward(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Weighted sum over each row's experts, expert by expert over the rows that chose it."""
         order = chosen.flatten().argsort(stable=True)
@@ -99,6 +103,7 @@ class MoE(nn.Module):
         self.experts = Experts(sizes)
         self.shared_experts = Expert(sizes._replace(inter=sizes.inter * shared)) if shared else None
 
+    @override
     def forward(self, x: Tensor, image: Tensor | None) -> Tensor:
         """[n, d] to [n, d]; `image` [n] marks image positions, None where there are none."""
         out: Tensor = self.experts(x, *self.gate(x, image))

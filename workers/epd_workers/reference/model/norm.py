@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 
 class RMSNorm(nn.Module):
@@ -14,6 +15,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         """[..., dim] to [..., dim]."""
         return x * inverse_rms(x, self.eps) * self.weight

@@ -27,11 +27,14 @@ class Preset:
         source_whole: Whether the last KV source runs on all rows; if not, only its global projection does.
         floor_at_tail: Whether a row's window begins at the first row run now; if not, at the last `window` positions
             of the sequence, which an earlier chunk may have written.
+        rows: Rows of a request that the late layers run; None takes the sliding window. With `halo` rows and the floor
+            at the tail the result is exact.
     """
 
     name: str
     source_whole: bool
     floor_at_tail: bool
+    rows: int | None = None
 
     def first_late(self, text: TextConfig) -> int:
         """The first layer that runs on the tail alone."""
@@ -85,4 +88,9 @@ def tail_rows(preset: Preset | None, rows: int, window: int, *, whole: bool) -> 
         window: The sliding window.
         whole: The request needs every row (prompt log-probabilities, decode).
     """
-    return rows if preset is None or whole else min(window, rows)
+    return rows if preset is None or whole else min(preset.rows or window, rows)
+
+
+def halo(layers: int, window: int) -> int:
+    """Rows that make the last `window` rows behind this many late layers exact: each layer looks window - 1 back."""
+    return window + (layers - 1) * (window - 1)

@@ -5,7 +5,7 @@ The trunk's layers, then Σ pre R with the last FFN site's own pre, RMSNorm, hea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,11 @@ class Transformer(nn.Module):
         self.image_start = nn.Parameter(torch.zeros(text.hidden_size))
         self.image_newline = nn.Parameter(torch.zeros(text.hidden_size))
         self.image_end = nn.Parameter(torch.zeros(text.hidden_size))
+
+    @property
+    def stack(self) -> list[Layer]:
+        """The trunk's layers, in order."""
+        return cast("list[Layer]", list(self.layers))
 
     def enter(self, rows: Tensor) -> State:
         """Embedding rows [..., d] in all streams."""
