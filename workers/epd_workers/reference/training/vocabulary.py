@@ -26,7 +26,7 @@ COLOURS: Final = {
     "brown": (120, 70, 30),
 }
 """Names and RGB values."""
-SHAPES: Final = ("circle", "square", "triangle", "cross", "star")
+SHAPES: Final = ("circle", "square", "triangle", "cross")
 PLACES_IN_PICTURE: Final = (
     "at the top left", "at the top", "at the top right",
     "at the left", "in the middle", "at the right",
@@ -51,16 +51,16 @@ TOWNS: Final = ("Lyon", "Turin", "Ghent", "Porto", "Basel", "Riga", "Oslo", "Cor
 THINGS: Final = ("wind", "road", "river", "sky", "night", "rain", "sun", "field", "bridge", "wall", "boat", "horse")
 MOODS: Final = ("cold", "long", "dark", "warm", "quiet", "bright", "slow", "grey")
 DEEDS: Final = ("slept", "waited", "turned", "moved", "stood", "fell", "rose", "sang")
-_PLURALS: Final = ("circles", "squares", "triangles", "crosses", "stars")
+_PLURALS: Final = ("circles", "squares", "triangles", "crosses")
 _FUNCTION: Final = (
     "a", "an", "the", "in", "at", "of", "is", "are", "was", "there", "this", "picture", "image", "and", "on", "to",
-    "it", "for", "then", "do", "does", "you", "see", "keep", "keeps", "many", "colour", "color", "like", "likes",
-    "live", "lives", "what", "where", "how", "which", "me", "please", "shape", "shapes", "top", "bottom", "left",
-    "right", "middle",
+    "it", "for", "do", "does", "you", "see", "keep", "keeps", "many", "colour", "color",
+    "live", "lives", "ask", "asks", "what", "where", "how", "which", "me", "please", "shape", "shapes", "top",
+    "bottom", "left", "right", "middle",
 )  # fmt: skip
 _OPENERS: Final = (
-    "What", "Where", "How", "Is", "Which", "Describe", "Tell", "The", "An", "At", "In", "Yes", "No", "Nothing",
-    "Answer", "You", "what", "where", "how", "is", "describe",
+    "What", "Where", "How", "Is", "Do", "Describe", "Tell", "The", "An", "At", "In", "Yes", "No", "Nothing",
+    "Answer", "You", "Then", "what", "where", "how", "is", "do", "describe", "tell", "For",
 )  # fmt: skip
 SIZE: Final = 512
 
@@ -69,9 +69,11 @@ def pieces() -> tuple[str, ...]:
     """Every word of two bytes or more that is one piece, with its leading space; the order is that of the ids."""
     inside = (
         *COLOURS, *SHAPES, *_PLURALS, *_FUNCTION, *NAMES, *KINDS, *ITEMS, *ROOMS, *FOODS, *TOWNS, *THINGS, *MOODS,
-        *DEEDS, "The", "What", "Where", "In",
+        *DEEDS, "The", "Then", "What", "Where", "How", "Is", "Describe", "Tell", "Do",
     )  # fmt: skip
-    return tuple(dict.fromkeys((*_OPENERS, *NUMBERS, *map(str.capitalize, COLOURS), *(" " + word for word in inside))))
+    return tuple(
+        dict.fromkeys((*_OPENERS, *NUMBERS, *NAMES, *map(str.capitalize, COLOURS), *(" " + word for word in inside)))
+    )
 
 
 def write(path: Path) -> None:

@@ -1,0 +1,318 @@
+"""`epd-reference train`: makes a checkpoint.
+
+Two processes of one thread each take one batch a step, pictures and stories, and add their gradients: at these sizes
+that is faster than two threads in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.multiprocessing
+from torch import distributed
+
+from epd_workers.reference.model import checkpoint, formats
+from epd_workers.reference.model.config import SHIPPED
+from epd_workers.reference.model.tokenizer import Tokenizer
+from epd_workers.reference.model.transformer import Transformer, initialise
+from epd_workers.reference.training import vocabulary
+from epd_workers.reference.training.drafting import teach
+from epd_workers.reference.training.learner import Learner, Probe, Score
+from epd_workers.reference.training.optimizer import Muon
+from epd_workers.reference.training.sample import Batch, Writer
+from epd_workers.reference.training.schedule import Stage, rate, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+STEPS: Final = 1500
+TOWER_STEPS: Final = 500
+DRAFT_STEPS: Final = 120
+RATE: Final = 3e-3
+_CELLS_WEIGHT: Final = 0.5
+_TOWER_PICTURES: Final = 12
+_PICTURE_TURNS: Final = 4
+_CLIP: Final = 1.0
+_TOWER: Final = ("vision.", "aligner.", "shape.", "colour.", "place.")
+_REPORT_SECONDS: Final = 10.0
+_SAVE_SECONDS: Final = 240.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says."""
+
+    out: Path
+    tower_steps: int
+    steps: int
+    draft_steps: int
+    seed: int
+    rate: float
+    processes: int
+    minutes: float
+    resume: bool
+    log: Path | None
+
+
+@dataclass
+class _Tally:
+    """Sums since the last report, of one process."""
+
+    steps: int = 0
+    loss: float = 0.0
+    distillation: float = 0.0
+    right: int = 0
+    answers: int = 0
+
+    def add(self, score: Score) -> None:
+        self.steps += 1
+        self.loss += score.answer.item()
+        self.distillation += score.distillation.item()
+        self.right += score.right
+        self.answers += score.answers
+
+
+class Trainer:
+    """One process of a run."""
+
+    def __init__(self, settings: Settings, rank: int) -> None:
+        self.settings, self.rank = settings, rank
+        tokenizer = Tokenizer.load(settings.out / "tokenizer.json")
+        self.writer = Writer(tokenizer, SHIPPED.vision)
+        self.model = initialise(Transformer(SHIPPED), settings.seed)
+        torch.manual_seed(settings.seed)
+        self.learner = Learner(self.model, Probe(SHIPPED.text.hidden_size), tokenizer)
+        named = [*self.model.named_parameters(), *self.learner.probe.named_parameters()]
+        trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self.tower = {n: p for n, p in trained.items() if n.startswith(_TOWER)}
+        self.draft = {n: p for n, p in trained.items() if n.startswith("mtp.")}
+        self.trunk = {n: p for n, p in trained.items() if n not in self.draft}
+        self.optimizer = Muon(self.trunk.items(), settings.rate)
+        self.first = 0
+        self.began = self.saved = self.reported = time.monotonic()
+        self.tally = _Tally()
+        if settings.resume:
+            self._restore()
+
+    def run(self) -> None:
+        """Train the trunk, then the draft, and save."""
+        steps = self.settings.steps
+        if self.first == 0:
+            self._teach_tower()
+        for step in range(self.first, steps):
+            self.step(step)
+            self._report(step, steps, "trunk")
+            if self.rank == 0 and time.monotonic() - self.saved > _SAVE_SECONDS:
+                self._keep(step + 1)
+        if self.rank == 0:
+            self._keep(steps)
+        self._round_for_good()
+        self.optimizer = Muon(self.draft.items(), self.settings.rate)
+        for step in range(self.settings.draft_steps):
+            self.draft_step(step)
+            self._report(step, self.settings.draft_steps, "draft")
+        if self.rank == 0:
+            checkpoint.save(self.model, SHIPPED, self.settings.out)
+
+    def step(self, step: int) -> Score:
+        """One step of the trunk."""
+        now = stage(step, self.settings.steps)
+        exact = self._round_experts() if now.quantised else {}
+        score = self.learner.score(self.batch(step, now), now.options)
+        loss = score.answer + score.text + _CELLS_WEIGHT * score.cells + score.distillation
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._restore_experts(exact)
+        self._descend(self.trunk, rate(step, self.settings.steps), self.learner.loads())
+        self.tally.add(score)
+        return score
+
+    def batch(self, step: int, now: Stage) -> Batch:
+        """This process's batch of a step; with one process, pictures and stories in turn."""
+        rng = Random(f"{self.settings.seed}/{step}/{self.rank}")  # noqa: S311 - a repeatable run
+        if (step + self.rank) % 2 if self.settings.processes == 1 else self.rank % 2:
+            return self.writer.story_batch(rng, now.stories, now.tokens, now.turns, now.restated)
+        return self.writer.picture_batch(rng, now.pictures, _PICTURE_TURNS)
+
+    def draft_step(self, step: int) -> None:
+        """One step of the draft behind the finished trunk."""
+        last = stage(self.settings.steps, self.settings.steps)
+        rng = Random(f"{self.settings.seed}/draft/{step}/{self.rank}")  # noqa: S311 - a repeatable run
+        even = (step + self.rank) % 2
+        batch = self.writer.story_batch(rng, 4, 120, 8, 0.0) if even else self.writer.picture_batch(rng, 8, 4)
+        loss, right, guesses = teach(self.learner, batch, last.options, rng)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._descend(self.draft, rate(step, self.settings.draft_steps), None)
+        self.tally.steps += 1
+        self.tally.loss += loss.item()
+        self.tally.right += right
+        self.tally.answers += guesses
+
+    def _teach_tower(self) -> None:
+        """Tower and aligner alone, from the probe's loss: a hundred times cheaper than through the text."""
+        steps, trunk, self.optimizer = self.settings.tower_steps, self.optimizer, Muon(self.tower.items(), RATE)
+        for step in range(steps):
+            rng = Random(f"{self.settings.seed}/tower/{step}/{self.rank}")  # noqa: S311 - a repeatable run
+            pictures = self.writer.some_pictures(rng, _TOWER_PICTURES)
+            loss, right = self.learner.probe(self.learner.see(pictures).cells, pictures.cells)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self._descend(self.tower, rate(step, steps), None)
+            held = pictures.cells[..., 0] > 0
+            self.tally.steps += 1
+            self.tally.loss += loss.item()
+            self.tally.right += int((right & held).sum())
+            self.tally.answers += int(held.sum())
+            self._report(step, steps, "tower")
+        self.optimizer = trunk
+
+    def _descend(self, named: dict[str, torch.nn.Parameter], part: float, loads: Tensor | None) -> None:
+        """Add up the processes' gradients and expert loads, and make the step."""
+        parameters = list(named.values())
+        sizes = [parameter.numel() for parameter in parameters]
+        flat = torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
+            + ([loads.flatten()] if loads is not None else [])
+        )
+        if self.settings.processes > 1:
+            distributed.all_reduce(flat)
+        for parameter, grad in zip(parameters, flat[: sum(sizes)].split(sizes), strict=True):
+            parameter.grad = grad.view_as(parameter)
+        torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate * part
+        self.optimizer.step()
+        if loads is not None:
+            self.learner.balance(flat[sum(sizes) :].view_as(loads))
+
+    @torch.no_grad()
+    def _round_experts(self) -> dict[str, Tensor]:
+        """Put experts as they are stored in place of the exact ones, which are returned."""
+        exact = {}
+        for name, parameter in self.trunk.items():
+            if ".experts." in name:
+                exact[name] = parameter.detach().clone()
+                parameter.copy_(formats.INDEX.round(parameter))
+        return exact
+
+    @torch.no_grad()
+    def _restore_experts(self, exact: dict[str, Tensor]) -> None:
+        for name, value in exact.items():
+            self.trunk[name].copy_(value)
+
+    @torch.no_grad()
+    def _round_for_good(self) -> None:
+        """From now on the trunk is what is stored."""
+        for name, value in checkpoint.quantised(self.model).items():
+            self.model.get_parameter(name).copy_(value)
+        for parameter in self.trunk.values():
+            parameter.requires_grad_(requires_grad=False)
+
+    def _keep(self, step: int) -> None:
+        """Save what a later run can go on from."""
+        state = {
+            "step": step,
+            "model": self.model.state_dict(),
+            "probe": self.learner.probe.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(state, self.settings.out / "training.pt")
+        self.saved = time.monotonic()
+
+    def _restore(self) -> None:
+        state: dict[str, Any] = torch.load(self.settings.out / "training.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.learner.probe.load_state_dict(state["probe"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.first = state["step"]
+
+    def _report(self, step: int, steps: int, what: str) -> None:
+        now, tally = time.monotonic(), self.tally
+        if now - self.reported < _REPORT_SECONDS and step + 1 < steps:
+            return
+        line = {
+            "what": what,
+            "process": self.rank,
+            "step": step + 1,
+            "steps": steps,
+            "loss": round(tally.loss / tally.steps, 4),
+            "distillation": round(tally.distillation / tally.steps, 4),
+            "right": round(tally.right / max(1, tally.answers), 4),
+            "minutes": round((now - self.began) / 60, 2),
+            "of_minutes": self.settings.minutes,
+        }
+        text = json.dumps(line)
+        sys.stderr.write(text + "\n")
+        if self.settings.log is not None:
+            with self.settings.log.open("a") as log:
+                log.write(text + "\n")
+        self.reported, self.tally = now, _Tally()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train and write a checkpoint directory; the exit status."""
+    settings = _parse(argv)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    vocabulary.write(settings.out / "tokenizer.json")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as meeting:
+        if settings.processes == 1:
+            _work(0, settings, meeting)
+        else:
+            torch.multiprocessing.spawn(_work, (settings, meeting), nprocs=settings.processes)  # type: ignore[no-untyped-call]
+    facts = {
+        "seed": settings.seed,
+        "tower_steps": settings.tower_steps,
+        "steps": settings.steps,
+        "draft_steps": settings.draft_steps,
+    }
+    minutes = round((time.monotonic() - began) / 60, 1)
+    (settings.out / "training.json").write_text(json.dumps({**facts, "minutes": minutes}, indent=2) + "\n")
+    return 0
+
+
+def _work(rank: int, settings: Settings, meeting: str) -> None:
+    """One process."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    if settings.processes > 1:
+        where = f"file://{meeting}/group"
+        distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=settings.processes)
+    Trainer(settings, rank).run()
+    if settings.processes > 1:
+        distributed.destroy_process_group()
+
+
+def _parse(argv: Sequence[str] | None) -> Settings:
+    parser = argparse.ArgumentParser(
+        prog="epd-reference train",
+        description="Train the small model on pictures and stories that it draws itself. The same seed and steps give "
+        "the same weights on the same machine; another machine may differ in the last bits, and then in more.",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="checkpoint directory to write")
+    parser.add_argument("--tower-steps", type=int, default=TOWER_STEPS, help="steps of the tower (%(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of the trunk (%(default)s)")
+    parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS, help="steps of the draft (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and world (%(default)s)")
+    parser.add_argument("--rate", type=float, default=RATE, help="highest learning rate (%(default)s)")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="(%(default)s)")
+    parser.add_argument("--minutes", type=float, default=40.0, help="budget, only shown beside the time taken")
+    parser.add_argument("--resume", action="store_true", help="go on from the training.pt in --out")
+    parser.add_argument("--log", type=Path, help="append every progress line to this file")
+    return Settings(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
