@@ -125,7 +125,9 @@ def test_e4m3_ties_and_their_neighbours(dtype: torch.dtype) -> None:
     assert torch.equal(formats.e4m3_code(up).long(), low + 1)
     assert torch.equal(formats.e4m3_code(down).long(), low)
     assert torch.equal(formats.e4m3_code(ties).long(), low + low % 2)
-    assert formats.e4m3_code(torch.tensor([449.0, 1e30, -1e30], dtype=dtype)).tolist() == [126, 126, 254]
+    large = torch.tensor([449.0, 465.0, 1e30, -1e30], dtype=dtype)
+    assert formats.e4m3_code(large).tolist() == [126, 126, 126, 254]
+    assert formats.e4m3_round(large).tolist() == [448.0, 448.0, 448.0, -448.0]
 
 
 @by_float
@@ -183,6 +185,17 @@ def test_a_scale_doubles_just_above_the_largest_value(codec: Codec, top: float, 
             (edge.nextafter(torch.tensor(math.inf, dtype=dtype)), n + 1),
         ):
             assert codec.pack(rows_of([-amax.item()], codec, dtype))[-1].item() - 127 == want
+
+
+@by_scaled
+@by_float
+def test_no_scale_is_below_the_smallest(codec: Codec, dtype: torch.dtype) -> None:
+    """Down to blocks of zeros and of subnormal values."""
+    least = {WINDOW: 105, MAIN: 1, INDEX: 1}[codec]  # 2^-22, 2^-9, 2^-126
+    rows = torch.zeros(5, codec.block, dtype=dtype)
+    rows[1:, 0] = torch.tensor([2.0**-149, -(2.0**-127), 2.0**-126, -6 * 2.0**-126], dtype=dtype)
+    assert codec.pack(rows).tolist() == [encode_row(codec, row) for row in rows.tolist()]
+    assert codec.pack(rows)[:, -1].tolist() == [least] * 5
 
 
 @by_float
