@@ -4,6 +4,8 @@ import asyncio
 import base64
 import contextlib
 import io
+import math
+import pathlib
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,19 +15,22 @@ import pytest
 import torch
 from PIL import Image
 
-from epd_workers.reference.model.decoder import DecoderSizes
-from epd_workers.reference.model.seeded import SeededModel
 from epd_workers.reference.serving.options import parse
 from epd_workers.reference.serving.server import Server
+from tests.reference.serving import tiny
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 torch.set_num_threads(1)
 
-SIZES = DecoderSizes(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=48)
+SMALL_PICTURE = 5
+"""Rows of a picture of 60 x 40 pixels: start, two cells, a newline, end."""
 CHAT = "/v1/chat/completions"
 HOST = "127.0.0.1"
+# Exact, so that a pair, one server, a prefix hit and a cold start all say the same.
+EXACT = ("--decoder-replay", "off")
 DEFAULTS = ("--page-size", "4", "--context-length", "192", "--max-total-tokens", "2048", "--chunked-prefill-size", "16")
 # Patient, so that a busy machine changes no outcome: what must happen at once is held far below these bounds.
 PATIENT = ("--handshake-timeout", "30", "--silence-timeout", "30", "--encode-timeout", "30", "--image-timeout", "30")
@@ -50,6 +55,17 @@ def chat(content: Any, **fields: Any) -> dict[str, Any]:
 
 def with_images(text: str, *urls: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Equal JSON values but for the last bits of numbers: a batch adds up in another order than one alone."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(alike(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(alike, left, right))
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-5, abs_tol=1e-5)
+    return bool(left == right)
 
 
 @dataclass
@@ -117,13 +133,15 @@ class Fleet:
 
     session: aiohttp.ClientSession
     exits: contextlib.AsyncExitStack
+    checkpoint: Path
     running: list[Running] = field(default_factory=list)
     rng: random.Random = field(default_factory=random.Random)
 
     async def start(self, role: str, *flags: str) -> Running:
         ports = ("--port", "0", "--bootstrap-port", "0", "--encoder-bootstrap-port", "0")
-        options = parse(["--role", role, *ports, *DEFAULTS, *PATIENT, *flags])
-        server = Server(options, SeededModel(options.seed, options.context_length, SIZES))
+        path = ("--model-path", str(self.checkpoint))
+        options = parse(["--role", role, *ports, *DEFAULTS, *EXACT, *PATIENT, *path, *flags])
+        server = Server(options, tiny.load(pathlib.Path(str(options.model_path)), options.context_length))
         await server.start()
         self.exits.push_async_callback(server.stop, 0)
         started = Running(server, self.session, role)
@@ -155,8 +173,13 @@ class Fleet:
             await server.idle()
 
 
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write(tmp_path_factory.mktemp("checkpoint"))
+
+
 @pytest.fixture
-async def fleet() -> AsyncIterator[Fleet]:
+async def fleet(checkpoint: Path) -> AsyncIterator[Fleet]:
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(aiohttp.ClientSession())
-        yield Fleet(session, exits)
+        yield Fleet(session, exits, checkpoint)

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from tests.reference.serving import tiny
 from tests.reference.serving.conftest import AT_ONCE_SECONDS, CHAT, HOST, SHORT, chat, data_url, png, with_images
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.reference.serving.conftest import Fleet, Running
 
 ROOMY = ("--context-length", "4096", "--max-total-tokens", "16384")
@@ -63,8 +66,19 @@ async def test_a_bad_half_fails_the_other_at_once(fleet: Fleet) -> None:
     await works(fleet, prefill, decode)
 
 
-@pytest.mark.parametrize("flags", [["--page-size", "8"], ["--layout-key", "other"], ["--seed", "1"]])
-async def test_pages_that_do_not_fit_fail_the_request_and_not_the_server(fleet: Fleet, flags: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--page-size", "8"], ["page_size is 8 here and 4 at the peer", "window_page_bytes is", "kv_layout is"]),
+        (["--layout-key", "other"], ["kv_layout is"]),
+        (["--kv-cache-dtype", "bf16"], ["kv_cache_dtype is 'bf16' here and 'fp4' at the peer", "page_bytes is"]),
+        (["--model-path", "OTHER"], ["kv_layout is"]),
+    ],
+)
+async def test_caches_that_do_not_fit_fail_the_request_and_not_the_server(
+    fleet: Fleet, tmp_path: Path, flags: list[str], words: list[str]
+) -> None:
+    flags = [str(tiny.write(tmp_path, seed=1)) if flag == "OTHER" else flag for flag in flags]
     prefill, decode, good = (
         await fleet.start("prefill", *SHORT),
         await fleet.start("decode", *flags),
@@ -72,7 +86,7 @@ async def test_pages_that_do_not_fit_fail_the_request_and_not_the_server(fleet: 
     )
     first, second = await fleet.pair(prefill, decode, chat("x"))
     assert (second.status, second.code) == (500, "transfer_failed")
-    assert ("page_size is 8 here and 4 at the peer" if "8" in flags else "kv_layout is") in second.message
+    assert all(word in second.message for word in words), second.message
     assert first.status == 500
     assert (await decode.get("/health_generate")).status == 200
     await works(fleet, prefill, good)
@@ -278,7 +292,8 @@ async def test_a_refusing_prefill_fails_its_decode_at_once(fleet: Fleet) -> None
 async def test_a_client_that_stops_reading_is_cut(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epd_workers.reference.serving.reply.SLOW_CLIENT_SECONDS", 0.5)
     server = await fleet.start("aggregated", *ROOMY)
-    body = json.dumps(LONG | {"stream": True, "logprobs": True, "top_logprobs": 20}).encode()
+    fast = {"stream": True, "logprobs": True, "top_logprobs": 20, "n": 8, "max_tokens": 1900}
+    body = json.dumps(LONG | fast).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -15,8 +15,9 @@ def test_the_flags_that_the_operator_passes() -> None:
     words = (
         "--role prefill --host 0.0.0.0 --port 30000 --served-model-name m --bootstrap-port 8998 "
         "--encoder-bootstrap-port 8997 --context-length 8192 --page-size 64 --max-running-requests 16 "
-        "--max-queued-requests 64 --chunked-prefill-size 512 --max-total-tokens 65536 --seed 0 "
-        "--model-path /models/x --advertise-host 10.0.0.1 --layout-key k"
+        "--max-queued-requests 64 --chunked-prefill-size 512 --max-total-tokens 65536 --kv-cache-dtype bf16 "
+        "--prefix-cache on --window-cache-tokens 4096 --decoder-replay off --decoder-replay-preset 0.5.23 "
+        "--encoder-replay on --model-path /models/x --advertise-host 10.0.0.1 --layout-key k"
     )
     options = parse(words.split())
     assert options == parse([f"{a}={b}" for a, b in zip(words.split()[::2], words.split()[1::2], strict=True)])

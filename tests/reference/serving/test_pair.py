@@ -3,14 +3,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.reference.serving.conftest import CHAT, Fleet, Reply, Running, chat, data_url, with_images
+from tests.reference.serving.conftest import (
+    CHAT,
+    SMALL_PICTURE,
+    Fleet,
+    Reply,
+    Running,
+    alike,
+    chat,
+    data_url,
+    with_images,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAGE = 4
 
@@ -26,7 +39,7 @@ def told(reply: Reply) -> Any:
     return reply.body["choices"], reply.body["usage"]
 
 
-def test_a_pair_says_what_one_server_says_around_every_page_boundary() -> None:
+def test_a_pair_says_what_one_server_says_around_every_page_boundary(checkpoint: Path) -> None:
     sampled = st.fixed_dictionaries(
         {
             "temperature": st.sampled_from([0, 0.7, 1.3]),
@@ -48,7 +61,7 @@ def test_a_pair_says_what_one_server_says_around_every_page_boundary() -> None:
         body = chat(with_images(text, *map(data_url, images)), **fields)
         expected = await alone.post(CHAT, body)
         first, second = await fleet.pair(prefill, decode, body)
-        assert told(second) == told(expected)
+        assert alike(told(second), told(expected))
         assert first.status == 200
         await fleet.idle()
 
@@ -58,7 +71,7 @@ def test_a_pair_says_what_one_server_says_around_every_page_boundary() -> None:
 
         async def setup() -> None:
             session = await exits.enter_async_context(aiohttp.ClientSession())
-            fleet = Fleet(session, exits)
+            fleet = Fleet(session, exits, checkpoint)
             made.extend([fleet, *await trio(fleet)])
 
         runner.run(setup())
@@ -74,6 +87,21 @@ def test_a_pair_says_what_one_server_says_around_every_page_boundary() -> None:
             runner.run(exits.aclose())
 
 
+@pytest.mark.parametrize("preset", ["0.5.23", "dsv41-37ae292e"])
+@pytest.mark.parametrize("dtype", ["fp4", "bf16"])
+async def test_replaying_pairs_say_what_one_replaying_server_says(fleet: Fleet, preset: str, dtype: str) -> None:
+    flags = ("--decoder-replay", "on", "--decoder-replay-preset", preset, "--kv-cache-dtype", dtype)
+    alone, prefill, decode = await trio(fleet, *flags)
+    for text in ("long " * 30, "long " * 31 + "and then short"):
+        body = chat(text, logprobs=True, top_logprobs=2)
+        _, answer = await fleet.pair(prefill, decode, body)
+        assert alike(told(answer), told(await alone.post(CHAT, body)))
+    for server, active in ((alone, True), (prefill, True), (decode, False)):
+        half = (await server.get("/server_info")).body["replay"]["decoder"]
+        assert half["active"] is active
+        assert (half["reason"], half["preset"]) == (("", preset) if active else ("TurnedOff", ""))
+
+
 async def test_images_go_through_encoders(fleet: Fleet) -> None:
     alone, prefill = await fleet.start("aggregated"), await fleet.start("prefill")
     decode = await fleet.start("decode")
@@ -81,10 +109,10 @@ async def test_images_go_through_encoders(fleet: Fleet) -> None:
     await fleet.register(prefill, *encoders)
     body = chat(with_images("?", data_url("red"), data_url("blue"), data_url("green")))
     _, answer = await fleet.pair(prefill, decode, body)
-    assert told(answer) == told(await alone.post(CHAT, body))
+    assert alike(told(answer), told(await alone.post(CHAT, body)))
     legs = answer.body["epd"]["legs"]
     assert [leg["role"] for leg in legs] == ["prefill", "decode"]
-    assert [image["tokens"] for image in legs[0]["images"]] == [4, 4, 4]
+    assert [image["tokens"] for image in legs[0]["images"]] == [SMALL_PICTURE] * 3
     for encoder in encoders:
         assert len((await encoder.get("/v1/requests")).body["requests"]) == 1
     await fleet.idle()
@@ -115,7 +143,7 @@ async def test_lists_of_rooms(fleet: Fleet, prompt: Any, n: int) -> None:
     body = {"model": "reference", "prompt": prompt, "n": n, "seed": 4, "max_tokens": 5, "logprobs": 2}
     count = n * (2 if (isinstance(prompt[0], str) and isinstance(prompt, list)) or isinstance(prompt[0], list) else 1)
     _, answer = await fleet.pair(prefill, decode, body, "/v1/completions", count if count > 1 else None)
-    assert told(answer) == told(await alone.post("/v1/completions", body))
+    assert alike(told(answer), told(await alone.post("/v1/completions", body)))
     assert len({choice["text"] for choice in answer.body["choices"]}) == count
     await fleet.idle()
 
@@ -157,10 +185,10 @@ async def test_generate_reports_both_halves_of_the_logprobs(fleet: Fleet) -> Non
     expected = (await alone.post("/generate", body)).body
     first, second = await fleet.pair(prefill, decode, body | {"model": "unknown"}, "/generate")
     joined = first.body["meta_info"]["input_token_logprobs"] + second.body["meta_info"]["input_token_logprobs"]
-    assert joined == expected["meta_info"]["input_token_logprobs"]
+    assert alike(joined, expected["meta_info"]["input_token_logprobs"])
     assert len(joined) == expected["meta_info"]["prompt_tokens"] == 6
     for name in ("output_token_logprobs", "finish_reason", "prompt_tokens", "completion_tokens"):
-        assert second.body["meta_info"][name] == expected["meta_info"][name]
+        assert alike(second.body["meta_info"][name], expected["meta_info"][name])
     assert second.body["text"] == expected["text"]
     streamed = await events(alone, "/generate", body)
     assert streamed[-1]["text"] == expected["text"]
@@ -199,5 +227,5 @@ async def test_many_pairs_at_once_do_not_mix(fleet: Fleet) -> None:
     bodies = [chat(f"prompt {number}" * (number % 4 + 1), seed=number, temperature=1) for number in range(16)]
     answers = await asyncio.gather(*(fleet.pair(prefill, decode, body) for body in bodies))
     for body, (_, answer) in zip(bodies, answers, strict=True):
-        assert told(answer) == told(await alone.post(CHAT, body))
+        assert alike(told(answer), told(await alone.post(CHAT, body)))
     await fleet.idle()

@@ -33,7 +33,9 @@ async def test_what_a_router_asks_for_at_registration(fleet: Fleet, role: str) -
         "max_running_requests": 16,
         "page_size": 4,
         "context_length": 192,
-        "kv_cache_dtype": "float32",
+        "kv_cache_dtype": "fp4",
+        "model_type": "deepseek_v41",
+        "architectures": ["DeepseekV41ForCausalLM"],
     }
     assert expected.items() <= info.items()
     told = (await server.get("/server_info")).body
@@ -122,7 +124,7 @@ async def test_a_dead_engine_is_unhealthy(fleet: Fleet) -> None:
         ("/v1/completions", {"model": "reference"}, 400, "invalid_value", "prompt"),
         ("/v1/completions", {"model": "reference", "prompt": ""}, 400, "invalid_value", "prompt is empty"),
         ("/v1/completions", {"model": "reference", "prompt": "x", "echo": True}, 400, "invalid_value", "echo"),
-        ("/v1/completions", {"model": "reference", "prompt": [999]}, 400, "invalid_value", "outside 0..261"),
+        ("/v1/completions", {"model": "reference", "prompt": [9999]}, 400, "invalid_value", "outside 0..511"),
         ("/generate", {"text": "x", "input_ids": [1]}, 400, "invalid_value", "only one of them"),
         ("/generate", {}, 400, "invalid_value", "give text or input_ids"),
         ("/generate", {"text": "a<image>", "image_data": ["data:,", "data:,"]}, 400, "invalid_value", "marks 1 images"),

@@ -4,8 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epd_workers.reference.engine.request import Sampling, Step
+from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.serving.text import TextCutter
 
+TOKENIZER = Tokenizer.default()
 stops = st.lists(st.text("abc", min_size=1, max_size=3), max_size=3)
 
 
@@ -23,7 +25,7 @@ def answer(text: str, stops: list[str]) -> tuple[list[Step], str]:
 @given(st.text("abc", max_size=12), stops)
 def test_pieces_join_to_the_text_before_the_stop(text: str, stops: list[str]) -> None:
     steps, expected = answer(text, stops)
-    cutter = TextCutter(Sampling(stop=tuple(stops)))
+    cutter = TextCutter(TOKENIZER, Sampling(stop=tuple(stops)))
     assert "".join(map(cutter.push, steps)) == expected
 
 
@@ -31,7 +33,7 @@ def test_pieces_join_to_the_text_before_the_stop(text: str, stops: list[str]) ->
 @given(st.text("abc", max_size=12), stops)
 def test_text_is_held_back_only_while_a_stop_may_follow(text: str, stops: list[str]) -> None:
     steps, _ = answer(text, stops)
-    cutter = TextCutter(Sampling(stop=tuple(stops)))
+    cutter = TextCutter(TOKENIZER, Sampling(stop=tuple(stops)))
     shown = ""
     for number, step in enumerate(steps[:-1], 1):
         shown += cutter.push(step)
@@ -43,7 +45,7 @@ def test_text_is_held_back_only_while_a_stop_may_follow(text: str, stops: list[s
 @given(st.text(max_size=10))
 def test_characters_come_whole(text: str) -> None:
     data = text.encode("utf-8", "replace")
-    cutter = TextCutter(Sampling())
+    cutter = TextCutter(TOKENIZER, Sampling())
     steps = [Step(byte) for byte in data] + [Step(257, finish="stop", matched_stop=257)]
     pieces = [cutter.push(step) for step in steps]
     assert "".join(pieces) == data.decode()
@@ -51,5 +53,16 @@ def test_characters_come_whole(text: str) -> None:
 
 
 def test_a_cut_character_ends_in_a_replacement() -> None:
-    cutter = TextCutter(Sampling())
+    cutter = TextCutter(TOKENIZER, Sampling())
     assert [cutter.push(Step(0xE2)), cutter.push(Step(0x82, finish="length"))] == ["", "\ufffd"]
+
+
+def test_a_stop_that_ends_inside_a_piece_cuts_the_piece() -> None:
+    text = " the square is red"
+    ids = TOKENIZER.encode(text)
+    pieces = [TOKENIZER.decode([i]) for i in ids]
+    at = next(n for n, piece in enumerate(pieces) if n and len(piece) > 2)
+    stop = pieces[at - 1][-1] + pieces[at][:2]
+    cutter = TextCutter(TOKENIZER, Sampling(stop=(stop,)))
+    steps = [Step(i) for i in ids[:at]] + [Step(ids[at], finish="stop", matched_stop=stop)]
+    assert "".join(map(cutter.push, steps)) == text[: text.index(stop)]

@@ -13,7 +13,7 @@ from epd_workers.reference.transfer.timeouts import Timeouts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-LAYOUT = Layout(page_size=4, page_bytes=64, kv_cache_dtype="float32", kv_layout="a")
+LAYOUT = Layout(page_size=4, page_bytes=64, window_page_bytes=48, state_bytes=16, kv_cache_dtype="fp4", kv_layout="a")
 
 
 @dataclass

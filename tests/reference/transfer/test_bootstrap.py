@@ -17,8 +17,8 @@ from epd_workers.reference.transfer.route import Route, base_url, find, register
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-LAYOUT = Layout(page_size=64, page_bytes=1024, kv_cache_dtype="float32", kv_layout="k")
-SHAPE = Shape((1, 1, 1, 1), 64, "float32", "k", 1024, "follow_bootstrap_room", 30000)
+LAYOUT = Layout(64, 1024, 2048, 12, kv_cache_dtype="fp4", kv_layout="k")
+SHAPE = Shape((1, 1, 1, 1), 64, "fp4", "k", 1024, 2048, 12, "follow_bootstrap_room", 30000)
 RANK = Rank((0, 0, 0, 0), "10.0.0.1", 4000, SHAPE)
 ALL = dict.fromkeys(QUERY, "-1")
 
@@ -136,7 +136,16 @@ async def test_find_gives_up_in_time(boot: Bootstrap) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"page_size": 32}, {"kv_cache_dtype": "fp8"}, {"kv_layout": "z"}, {"sizes": (1, 1, 2, 1)}]
+    "change",
+    [
+        {"page_size": 32},
+        {"kv_cache_dtype": "fp8"},
+        {"kv_layout": "z"},
+        {"page_bytes": 8},
+        {"window_page_bytes": 8},
+        {"state_bytes": 8},
+        {"sizes": (1, 1, 2, 1)},
+    ],
 )
 async def test_find_names_what_does_not_fit(boot: Bootstrap, change: dict[str, Any]) -> None:
     shape = dataclasses.replace(SHAPE, **change)

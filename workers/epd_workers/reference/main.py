@@ -1,51 +1,69 @@
-"""The program ``epd-reference``."""
+"""The program ``epd-reference``: one server, and the commands around its checkpoint."""
 
 from __future__ import annotations
 
 import asyncio
+import difflib
+import importlib
 import logging
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from epd_workers.reference.serving.options import Options, parse_or_exit
+from epd_workers.reference.serving.options import COMMANDS, Options, UsageError, complain, parse_or_exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 log = logging.getLogger(__name__)
 
+# Imported late: a server needs no training code, and a wrong command line is answered without loading torch.
+MODULES: Final = {
+    "train": "epd_workers.reference.training.train",
+    "evaluate": "epd_workers.reference.training.evaluate",
+    "inspect": "epd_workers.reference.inspection",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, then drain; return the exit status."""
-    options = parse_or_exit(sys.argv[1:] if arguments is None else arguments)
-    if options.model_path is not None and not Path(options.model_path).is_dir():
-        sys.stderr.write(f"epd-reference: --model-path is {options.model_path!r}: there is no such directory\n")
+    """Run a command, or serve until SIGTERM or SIGINT, then drain; return the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words.pop(0) if words and not words[0].startswith("-") else "serve"
+    if command in MODULES:
+        status: int | None = importlib.import_module(MODULES[command]).main(words)
+        return status or 0
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"must be one of {', '.join(COMMANDS)}"
+        complain([f"unknown command {command!r}: {hint}"])
         return 2
+    options = parse_or_exit(words)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return asyncio.run(_serve(options))
 
 
 async def _serve(options: Options) -> int:
-    # Imported late: a wrong command line is answered at once, without loading torch.
+    # Imported late, as the commands.
     import torch  # noqa: PLC0415
 
-    from epd_workers.reference.model.seeded import SeededModel  # noqa: PLC0415
+    from epd_workers.reference.serving.probe import WrongAnswer  # noqa: PLC0415
     from epd_workers.reference.serving.server import Server  # noqa: PLC0415
+    from epd_workers.reference.serving.setup import load  # noqa: PLC0415
     from epd_workers.reference.transfer.errors import TransferError  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
-    if options.model_path is not None:
-        log.warning("--model-path only names the model: this engine draws its weights from --seed")
     stopping = asyncio.Event()
     hurried = asyncio.Event()
     _on_signals(stopping, hurried)
-    model = await asyncio.to_thread(SeededModel, options.seed, options.context_length)
+    try:
+        model = await asyncio.to_thread(load, options)
+    except UsageError as error:
+        complain(error.faults)
+        return 2
     server = Server(options, model)
     try:
         await server.start()
-    except (OSError, TransferError) as error:
+    except (OSError, TransferError, WrongAnswer) as error:
         log.error("cannot start: %s", error)  # noqa: TRY400 - a taken port needs no traceback
         return 1
     await stopping.wait()

@@ -1,10 +1,12 @@
-"""The decode role: fetch a prompt's pages from the prefill server that the router named, go on from its first token."""
+"""The decode role: fetch a prompt's caches from the prefill server that the router named and go on."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from epd_workers.reference.engine.check import expected_pieces
+from epd_workers.reference.engine.job import Piece
 from epd_workers.reference.engine.request import Handover, InvalidRequest, Prompt, Step
 from epd_workers.reference.model.interface import LayoutMismatch
 from epd_workers.reference.serving.errors import invalid
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.engine.engine import Engine
-    from epd_workers.reference.model.interface import Model
     from epd_workers.reference.serving.work import Rendezvous
     from epd_workers.reference.transfer.receiver import Received, Receiver
 
-FAKE_FIRST_TOKEN = ord(" ")
+FAKE_FIRST_TEXT = " "
 
 
 class DecodeRunner(LoneRunner):
@@ -34,14 +36,14 @@ class DecodeRunner(LoneRunner):
     def __init__(
         self,
         engine: Engine,
-        model: Model,
+        geometry: Geometry,
         receiver: Receiver,
         session: aiohttp.ClientSession,
         bootstrap_port: int,
     ) -> None:
         super().__init__()
         self._engine = engine
-        self._model = model
+        self._geometry = geometry
         self._receiver = receiver
         self._session = session
         self._bootstrap_port = bootstrap_port
@@ -53,15 +55,15 @@ class DecodeRunner(LoneRunner):
         rendezvous = assignment.job.rendezvous
         assert rendezvous is not None
         if rendezvous.fake:
-            prompt, handover, pages = await self._fake(assignment)
+            prompt, handover, pieces = await self._fake(assignment)
         else:
             with self._room(rendezvous.room):
                 received = await self._fetch(assignment, rendezvous)
             prompt, handover = self._read(received.meta, assignment)
-            pages = received.pages
+            pieces = received.pieces
         assignment.leg.prompt_tokens = len(prompt.token_ids)
         try:
-            stream = self._engine.resume(assignment.engine_id, prompt, assignment.job.sampling, handover, pages)
+            stream = self._engine.resume(assignment.engine_id, prompt, assignment.job.sampling, handover, pieces)
         except (InvalidRequest, LayoutMismatch) as error:
             raise TransferError(f"the prefill server's handover cannot be used: {error}") from error
         try:
@@ -99,7 +101,7 @@ class DecodeRunner(LoneRunner):
             handover = Handover.from_json(meta["handover"])
             token_ids = meta["token_ids"]
             leg = meta["leg"]
-            size = self._model.config.vocab_size
+            size = assignment.prompts.tokenizer.vocab_size
             if not isinstance(leg, dict) or not all(type(item) is int and 0 <= item < size for item in token_ids):
                 raise TransferError("the prefill server's handover has an unusable prompt")
         except (KeyError, TypeError, InvalidRequest) as error:
@@ -109,19 +111,20 @@ class DecodeRunner(LoneRunner):
         assignment.record.others.append({**leg, "index": assignment.job.index})
         return Prompt(token_ids), handover
 
-    async def _fake(self, assignment: Assignment) -> tuple[Prompt, Handover, list[bytes]]:
+    async def _fake(self, assignment: Assignment) -> tuple[Prompt, Handover, list[Piece]]:
         if assignment.prompts.has_images(assignment.job.prompt):
             raise invalid("a request without a peer has nobody to encode its images: send text only", "bootstrap_host")
         prompt = (await load_prompt(assignment)).prompt
-        page_size = self._receiver.layout.page_size
-        count = -(-len(prompt.token_ids) // page_size)
+        geometry, tokens = self._geometry, len(prompt.token_ids)
+        (first,) = assignment.prompts.tokenizer.encode(FAKE_FIRST_TEXT)
         sampling = assignment.job.sampling
         handover = Handover(
-            first=Step(FAKE_FIRST_TOKEN, finish="length" if sampling.max_new_tokens == 1 else None),
-            prompt_tokens=len(prompt.token_ids),
-            pages=count,
-            page_size=page_size,
-            layout=self._model.config.layout,
+            first=Step(first, finish="length" if sampling.max_new_tokens == 1 else None),
+            prompt_tokens=tokens,
+            pages=-(-tokens // geometry.page_size),
+            page_size=geometry.page_size,
+            layout=geometry.layout,
             seed=sampling.seed or 0,
         )
-        return prompt, handover, [bytes(self._receiver.layout.page_bytes)] * count
+        pieces = [Piece(kind, index, bytes(size)) for (kind, index), size in expected_pieces(tokens, geometry).items()]
+        return prompt, handover, pieces

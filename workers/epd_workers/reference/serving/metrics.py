@@ -11,7 +11,9 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from prometheus_client.metrics_core import Metric
 
     from epd_workers.reference.serving.record import Leg
 
@@ -86,9 +88,9 @@ class Metrics:
         """Count a request whose pages did not come over."""
         self._failed.inc()
 
-    def exposition(self, gauges: Mapping[str, float]) -> bytes:
-        """Return all metrics in the text format, with ``gauges`` as they are now."""
-        self._gauges.values = gauges
+    def exposition(self, gauges: Mapping[str, float], families: Sequence[Metric] = ()) -> bytes:
+        """Return all metrics in the text format, with ``gauges`` and ``families`` as they are now."""
+        self._gauges.values, self._gauges.families = gauges, families
         return generate_latest(self._registry)
 
     def _observe(self, leg: Leg) -> None:
@@ -110,16 +112,18 @@ class Metrics:
 
 
 class _Gauges(Collector):
-    """Gauges whose values are given anew for each exposition."""
+    """Gauges and whole families that are given anew for each exposition."""
 
     def __init__(self, label: dict[str, str]) -> None:
         self.values: Mapping[str, float] = {}
+        self.families: Sequence[Metric] = ()
         self._label = label
 
     @override
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return one family per gauge."""
+    def collect(self) -> Iterable[Metric]:
+        """Return one family per gauge, and the others."""
         for name, value in self.values.items():
             family = GaugeMetricFamily(f"sglang:{name}", name.replace("_", " "), labels=list(self._label))
             family.add_metric(list(self._label.values()), value)
             yield family
+        yield from self.families

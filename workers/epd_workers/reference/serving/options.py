@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 ROLES = ("encode", "prefill", "decode", "aggregated")
 VISIONS = ("local", "remote", "off")
+SWITCH = ("on", "off")
+COMMANDS = {
+    "serve": "serve one role; the same as leaving the command out",
+    "train": "train a checkpoint from nothing",
+    "evaluate": "measure a checkpoint's accuracy",
+    "inspect": "print the bytes of a checkpoint's caches",
+}
 DEFAULT_VISION = {"encode": "local", "prefill": "remote", "decode": "remote", "aggregated": "local"}
 ANY_HOSTS = ("0.0.0.0", "::", "")
 
@@ -65,15 +72,25 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     ),
     "engine": (
         Flag("context-length", 8192, "most tokens of a prompt and its answer together", 16, 1 << 20),
-        Flag("page-size", 64, "tokens per key/value page; the same on prefill and decode", 1, 4096),
+        Flag("page-size", 64, "tokens per key/value page, an even number; the same on prefill and decode", 1, 4096),
+        Flag("kv-cache-dtype", "fp4", "how keys and values are stored; the same on prefill and decode: fp4 as released"
+             " (windows FP8), bf16 for comparison", choices=("fp4", "bf16")),
         Flag("max-total-tokens", 65536, "tokens that all requests together may hold", 1),
         Flag("max-running-requests", 16, "requests that are computed at once", 1),
         Flag("max-queued-requests", 64, "requests that may wait; more are answered 503", 1),
         Flag("chunked-prefill-size", 512, "prompt tokens per step", 1),
+        Flag("prefix-cache", "on", "whether prompts that begin alike share pages", choices=SWITCH),
+        Flag("window-cache-tokens", 32768, "tokens whose window keys and values are kept for finished prompts"),
         Flag("threads", 1, "CPU threads of the model; more only help where as many cores are free", 1, 256),
-        Flag("seed", 0, "draws the weights; the same in all roles"),
-        Flag("model-path", None, "a directory that names the model in answers; the weights are seeded"),
+        Flag("model-path", None, "directory of the checkpoint, the same in all roles (default: the packaged one)"),
         Flag("layout-key", "", "mixed into the page layout: servers with different keys never exchange pages"),
+    ),
+    "bounded replay (prefill and aggregated)": (
+        Flag("decoder-replay", "on", "run the decoder half on the last 128 rows of each chunk only", choices=SWITCH),
+        Flag("decoder-replay-preset", "0.5.23", "the SGLang version whose split and window floor it follows",
+             choices=("0.5.23", "dsv41-37ae292e")),
+        Flag("encoder-replay", "off", "rebuild the encoder half's windows of a prefix hit from its last 128 rows",
+             choices=SWITCH),
     ),
     "prefill and decode": (
         Flag("bootstrap-port", 8998, "prefill: where decode servers find it; decode: stands for a null port", 0, 65535),
@@ -120,8 +137,13 @@ class Options:
     max_running_requests: int
     max_queued_requests: int
     chunked_prefill_size: int
+    kv_cache_dtype: str
+    prefix_cache: str
+    window_cache_tokens: int
+    decoder_replay: str
+    decoder_replay_preset: str
+    encoder_replay: str
     threads: int
-    seed: int
     model_path: str | None
     layout_key: str
     bootstrap_port: int
@@ -173,8 +195,13 @@ def parse(arguments: Sequence[str]) -> Options:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="epd-reference",
-        description="A small CPU engine that serves one role of a disaggregated deployment, with SGLang's protocol.",
+        usage="epd-reference [serve] --role {encode,prefill,decode,aggregated} [flag ...]\n"
+        "       epd-reference {train,evaluate,inspect} [--help] [flag ...]",
+        description="DeepSeek-V4.1 in small, on a CPU: serves one role of a disaggregated deployment, with SGLang's "
+        "protocol.\n\ncommands:\n" + "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items()) + "\n\n"
+        "example, a whole server on one port:\n  epd-reference --role aggregated --port 30000",
         epilog="SIGTERM drains: new requests are answered 503, running ones finish, then the server exits 0.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         exit_on_error=False,
     )
@@ -220,7 +247,12 @@ def parse_or_exit(arguments: Sequence[str]) -> Options:
         faults = error.faults
     except argparse.ArgumentError as error:
         faults = (str(error),)
+    complain(faults)
+    raise SystemExit(2)
+
+
+def complain(faults: Sequence[str]) -> None:
+    """Print every fault, and where help is."""
     for fault in faults:
         sys.stderr.write(f"epd-reference: {fault}\n")
     sys.stderr.write("epd-reference: see epd-reference --help\n")
-    raise SystemExit(2)

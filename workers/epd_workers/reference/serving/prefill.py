@@ -1,4 +1,4 @@
-"""The prefill role: compute the prompt's pages, push them to the decode server, answer with the first token."""
+"""The prefill role: compute the prompt's caches, push them to the decode server, answer with the first token."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from epd_workers.reference.engine.engine import Engine
+    from epd_workers.reference.engine.job import Piece
     from epd_workers.reference.engine.request import Handover, Step
     from epd_workers.reference.serving.vision import LoadedPrompt
     from epd_workers.reference.serving.work import Job, Rendezvous
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class PrefillRunner:
     """Serves the prefill half of jobs.
 
-    A job's answer comes only when the decode server has confirmed every page: whoever counts this server's open
+    A job's answer comes only when the decode server has confirmed every piece: whoever counts this server's open
     requests thereby counts transfers too.
     """
 
@@ -64,16 +65,16 @@ class PrefillRunner:
                 handover = await room.guard(self._compute(assignment, loaded, room))
                 with leg.stage("transfer"):
                     leg.transfer_bytes = room.sent_bytes
-                    await room.hand_over(_meta(assignment, loaded, handover), handover.pages)
+                    await room.hand_over(_meta(assignment, loaded, handover))
         return loaded, handover
 
     async def _compute(self, assignment: Assignment, loaded: LoadedPrompt, room: Room | None) -> Handover:
-        def on_page(index: int, data: bytes) -> None:
+        def on_piece(piece: Piece) -> None:
             if room is not None:
-                room.post_page(index, data)
+                room.post_piece(piece)
 
         with assignment.leg.stage("prefill"):
-            return await self._engine.prefill(assignment.engine_id, loaded.prompt, assignment.job.sampling, on_page)
+            return await self._engine.prefill(assignment.engine_id, loaded.prompt, assignment.job.sampling, on_piece)
 
 
 def _meta(assignment: Assignment, loaded: LoadedPrompt, handover: Handover) -> dict[str, object]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import zmq.asyncio
 from aiohttp import web
-from PIL import Image
 
 from epd_workers.reference.engine.engine import Engine
-from epd_workers.reference.engine.request import Limits, Sampling
-from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.decode import DecodeRunner
 from epd_workers.reference.serving.encode import EncodeService
@@ -26,15 +22,15 @@ from epd_workers.reference.serving.media import MediaLimits, media_session
 from epd_workers.reference.serving.metrics import Metrics
 from epd_workers.reference.serving.options import ANY_HOSTS, Options
 from epd_workers.reference.serving.prefill import PrefillRunner
-from epd_workers.reference.serving.record import Leg, Record, RecordBook
-from epd_workers.reference.serving.runner import AggregatedRunner, Assignment, Queues, Runner
+from epd_workers.reference.serving.probe import EncoderProbe, Probe, Question, RunnerProbe
+from epd_workers.reference.serving.record import RecordBook
+from epd_workers.reference.serving.runner import AggregatedRunner, Queues, Runner
+from epd_workers.reference.serving.setup import checkpoint_of, layout_of, limits_of
 from epd_workers.reference.serving.status import Status
-from epd_workers.reference.serving.text import deltas
-from epd_workers.reference.serving.vision import LocalVision, Prompts, RemoteVision, Vision
-from epd_workers.reference.serving.work import FAKE_HOST, Job, PromptParts, Rendezvous, Rules, Work
+from epd_workers.reference.serving.vision import LocalVision, RemoteVision, Vision
+from epd_workers.reference.serving.work import Rules
 from epd_workers.reference.transfer.bootstrap import BootstrapTable, Rank, Shape
 from epd_workers.reference.transfer.encoders import EncoderPool
-from epd_workers.reference.transfer.layout import Layout
 from epd_workers.reference.transfer.receiver import Receiver
 from epd_workers.reference.transfer.registry import EncoderRegistry, ProbePolicy
 from epd_workers.reference.transfer.route import base_url, register
@@ -42,7 +38,7 @@ from epd_workers.reference.transfer.sender import PageServer
 from epd_workers.reference.transfer.timeouts import Timeouts
 
 if TYPE_CHECKING:
-    from epd_workers.reference.model.interface import Model
+    from epd_workers.reference.model.loaded import LoadedModel
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +46,6 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75.0
 CLOSE_SECONDS = 0.5
 LONGEST_HEARTBEAT_SECONDS = 3.0
-PROBE_TEXT = "health"
 
 
 @dataclass(frozen=True)
@@ -66,19 +61,14 @@ class Ports:
 class Server:
     """One ``epd-reference`` process."""
 
-    def __init__(self, options: Options, model: Model) -> None:
+    def __init__(self, options: Options, model: LoadedModel) -> None:
         self._options = options
         self._model = model
-        self._tokenizer = Tokenizer()
-        limits = Limits(
-            page_size=options.page_size,
-            max_total_tokens=options.max_total_tokens,
-            max_running_requests=options.max_running_requests,
-            max_queued_requests=max(1, options.max_queued_requests),
-            chunked_prefill_size=options.chunked_prefill_size,
-        )
-        self._engine = Engine(model, self._tokenizer, limits)
-        self.layout = layout_of(model, options)
+        self._tokenizer = model.tokenizer
+        limits = limits_of(options)
+        self._engine = Engine(model, limits)
+        self._geometry = model.geometry(limits.page_size, limits.cache_type)
+        self.layout = layout_of(self._engine, options)
         silence = options.silence_timeout
         heartbeat = min(silence / 4, LONGEST_HEARTBEAT_SECONDS)
         self._timeouts = Timeouts(options.handshake_timeout, silence=silence, heartbeat=heartbeat)
@@ -92,7 +82,13 @@ class Server:
         self.ports = Ports(0)
 
     async def start(self) -> None:
-        """Listen on all ports, register with the own bootstrap table, and take requests once a probe went well."""
+        """Listen on all ports, register with the own bootstrap table, and take requests once a probe went well.
+
+        Raises:
+            OSError: A port cannot be had.
+            TransferError: The bootstrap table refuses this server.
+            WrongAnswer: The model fails the checkpoint's own question.
+        """
         try:
             await self._start()
         except BaseException:
@@ -117,11 +113,12 @@ class Server:
         )
         app = web.Application(middlewares=[error_middleware], client_max_size=self._options.max_body_bytes)
         if self._options.role == "encode":
-            status = self._status(Queues(), records, lambda: self._probe_encoder(local))
+            status = self._status(Queues(), records, EncoderProbe(self._engine))
             app.add_routes(EncodeService(self._options.pod, local, context, self.admission, records).routes())
         else:
             runner = await self._runner(session)
-            status = self._status(runner.queues, records, lambda: self._probe_runner(runner))
+            question = Question.of(checkpoint_of(self._options))
+            status = self._status(runner.queues, records, RunnerProbe(self._options, runner, self._tokenizer, question))
             vision = await self._vision(local, session, context)
             app.add_routes(self._generation(runner, vision, status).routes())
         app.add_routes(status.routes())
@@ -129,7 +126,7 @@ class Server:
         self.ports = Ports(http, self._bootstrap_port, self._encoders_port, self._pages_port)
         if self._pages is not None:
             await register(session, base_url(self._own_host(), self._bootstrap_port), self._rank(http))
-        await status.probe()
+        await status.probe(semantic=True)
         self.admission.state = State.READY
         log.info("%s server %s is ready on port %d", self._options.role, self._options.pod, http)
 
@@ -146,7 +143,7 @@ class Server:
         if options.role == "decode":
             pages = -(-min(options.context_length, options.max_total_tokens) // options.page_size)
             receiver = Receiver(self.layout, pages, options.pod, self._timeouts)
-            return DecodeRunner(self._engine, self._model, receiver, session, options.bootstrap_port)
+            return DecodeRunner(self._engine, self._geometry, receiver, session, options.bootstrap_port)
         self._pages = PageServer(self.layout, self._timeouts, explain)
         self._pages_port = await self._pages.start(options.host, options.transfer_port)
         self._exits.push_async_callback(self._pages.close)
@@ -176,10 +173,12 @@ class Server:
         )
         return RemoteVision(pool)
 
-    def _status(self, queues: Queues, records: RecordBook, probe: Any) -> Status:
+    def _status(self, queues: Queues, records: RecordBook, probe: Probe) -> Status:
         return Status(
             options=self._options,
             layout=self.layout,
+            model=self._model,
+            geometry=self._geometry,
             engine=self._engine,
             admission=self.admission,
             queues=queues,
@@ -217,6 +216,8 @@ class Server:
             kv_cache_dtype=self.layout.kv_cache_dtype,
             kv_layout=self.layout.kv_layout,
             page_bytes=self.layout.page_bytes,
+            window_page_bytes=self.layout.window_page_bytes,
+            state_bytes=self.layout.state_bytes,
             load_balance_method="follow_bootstrap_room",
             prefill_http_port=http_port,
         )
@@ -240,35 +241,6 @@ class Server:
 
     def _own_host(self) -> str:
         return "127.0.0.1" if self._options.host in ANY_HOSTS else self._options.host
-
-    async def _probe_runner(self, runner: Runner) -> None:
-        """Generate a token, and on a decode server a second one: the first would come from the missing peer."""
-        tokens = 2 if self._options.role == "decode" else 1
-        meeting = Rendezvous(FAKE_HOST, None, 0) if self._options.disaggregated else None
-        sampling = Sampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=True)
-        job = Job(0, 0, sampling, meeting)
-        prompts = Prompts(Work((PromptParts((PROBE_TEXT,)),), (job,)), None, self._tokenizer, "probe")
-        record = Record("probe", (), "probe")
-        assignment = Assignment(job, prompts, record, Leg(self._options.role, self._options.pod), uuid.uuid4().hex)
-        try:
-            async with contextlib.aclosing(deltas(runner, assignment)) as steps:
-                async for _delta in steps:
-                    pass
-        finally:
-            await prompts.close()
-
-    async def _probe_encoder(self, _vision: LocalVision) -> None:
-        await self._engine.encode(Image.new("RGB", (32, 32)))
-
-
-def layout_of(model: Model, options: Options) -> Layout:
-    """Return the shape of this server's pages; two different layout keys make two different layouts."""
-    config = model.config
-    key = f"/{options.layout_key}" if options.layout_key else ""
-    dtype = config.layout.split("/")[1]
-    return Layout(
-        options.page_size, model.new_cache(options.page_size).page_bytes, dtype, f"{config.layout}{key}"[:256]
-    )
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from epd_workers import __version__
+from epd_workers.reference.model.config import ARCHITECTURE, MODEL_TYPE
 from epd_workers.reference.serving.admission import State
 from epd_workers.reference.serving.errors import ApiError, busy, invalid
 from epd_workers.reference.serving.metrics import Throughput
+from epd_workers.reference.serving.probe import WrongAnswer
+from epd_workers.reference.serving.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.engine.engine import Engine
+    from epd_workers.reference.model.loaded import LoadedModel
     from epd_workers.reference.serving.admission import Admission
     from epd_workers.reference.serving.metrics import Metrics
     from epd_workers.reference.serving.options import Options
+    from epd_workers.reference.serving.probe import Probe
     from epd_workers.reference.serving.record import RecordBook
     from epd_workers.reference.serving.runner import Queues
     from epd_workers.reference.transfer.layout import Layout
@@ -36,13 +42,15 @@ class Status:
 
     Attributes:
         options: How this server was started.
-        layout: The shape of its pages.
+        layout: The shape of what it hands over.
+        model: What it serves.
+        geometry: Sizes of its caches.
         engine: Whose load is told.
         admission: Whether requests are taken.
         queues: Jobs at each point of a transfer.
         early_peers: Counts decode servers that wait for a request which has not come.
         complete: Whether decode servers can find this one (always true where none look).
-        probe: Generates one token, or encodes one small image.
+        probe: Proves that this server works.
         records: The last requests.
         metrics: Counters.
         throughput: Tokens per second.
@@ -50,12 +58,14 @@ class Status:
 
     options: Options
     layout: Layout
+    model: LoadedModel
+    geometry: Geometry
     engine: Engine
     admission: Admission
     queues: Queues
     early_peers: Callable[[], int]
     complete: Callable[[], bool]
-    probe: Callable[[], Awaitable[None]]
+    probe: Probe
     records: RecordBook
     metrics: Metrics
     throughput: Throughput = field(default_factory=Throughput)
@@ -88,8 +98,14 @@ class Status:
             "max_total_num_tokens": load.max_total_tokens,
             "token_usage": load.used_tokens / load.max_total_tokens,
             "gen_throughput": self.throughput.read(load.generated_tokens),
+            "cache_hit_rate": self.report().hit_rate,
             **{f"num_{name}": value for name, value in self._pd_queues().items()},
         }
+
+    def report(self) -> Report:
+        """Return what caches and replay did until now."""
+        split = self.model.weights.config.text.split
+        return Report(self.engine.replay(), self.engine.load(), self.geometry, split)
 
     def _pd_queues(self) -> dict[str, int]:
         return {
@@ -103,13 +119,20 @@ class Status:
         self._require_up()
         return web.Response(text="OK")
 
-    async def _health_generate(self, _request: web.Request) -> web.Response:
+    async def _health_generate(self, request: web.Request) -> web.Response:
         self._require_up()
+        semantic = request.query.get("semantic", "false")
+        if semantic not in {"true", "false"}:
+            raise invalid(f"semantic is {semantic[:20]!r}: must be true or false", "semantic")
         load = self.engine.load()
         # A busy engine proves itself by its work; one more request would only wait behind it.
-        if not (load.running or load.encoding):
-            await self.probe()
-        return web.Response(text="OK")
+        if semantic == "false" and (load.running or load.encoding):
+            return web.Response(text="OK")
+        try:
+            asked = await self.probe(semantic=semantic == "true")
+        except WrongAnswer as error:
+            raise ApiError(503, str(error), code="wrong_answer") from error
+        return web.Response(text="OK" if asked or semantic == "false" else "OK, but there was no question to ask here")
 
     async def _ready(self, _request: web.Request) -> web.Response:
         self._require_up()
@@ -126,7 +149,7 @@ class Status:
             raise ApiError(503, "the engine has failed", code="engine_failed")
 
     async def _server_info(self, _request: web.Request) -> web.Response:
-        options, load = self.options, self.engine.load()
+        options, load, report = self.options, self.engine.load(), self.report()
         info = self._identity() | {
             "status": str(self.admission.state),
             "role": options.role,
@@ -138,7 +161,8 @@ class Status:
             "encoder_only": options.role == "encode",
             "language_only": options.role == "prefill" and options.vision == "remote",
             "kv_layout": self.layout.kv_layout,
-            "random_seed": options.seed,
+            "replay": report.replay(),
+            "cache": report.cache(),
         }
         return web.json_response(info)
 
@@ -155,8 +179,8 @@ class Status:
             "is_generation": options.role != "encode",
             "has_image_understanding": options.vision != "off",
             "has_audio_understanding": False,
-            "model_type": "reference",
-            "architectures": ["ReferenceForCausalLM"],
+            "model_type": MODEL_TYPE,
+            "architectures": [ARCHITECTURE],
             "disaggregation_mode": MODES.get(options.role, "null"),
             "tp_size": 1,
             "dp_size": 1,
@@ -209,9 +233,9 @@ class Status:
             "utilization": load.running / load.max_running_requests,
         }
         if "memory" in sections:
-            gigabytes = load.max_total_tokens / self.layout.page_size * self.layout.page_bytes / 1e9
+            gigabytes = load.max_total_tokens * self.geometry.bytes_per_token / 1e9
             state["memory"] = {
-                "kv_cache_gb": round(gigabytes, 3),
+                "kv_cache_gb": round(float(gigabytes), 6),
                 "token_capacity": load.max_total_tokens,
             }
         if "disagg" in sections:
@@ -236,7 +260,8 @@ class Status:
         return web.json_response({"id": name, "requests": [record.state() for record in records]})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        text = self.metrics.exposition(self.gauges())
+        families = self.report().families(self.options.served_model_name)
+        text = self.metrics.exposition(self.gauges(), families)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _flush(self, _request: web.Request) -> web.Response:

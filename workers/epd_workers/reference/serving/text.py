@@ -12,6 +12,7 @@ from epd_workers.reference.model.tokenizer import Detokenizer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from epd_workers.reference.model.tokenizer import Tokenizer
     from epd_workers.reference.serving.runner import Assignment, Runner
 
 
@@ -42,9 +43,9 @@ class Delta:
 class TextCutter:
     """Gives out text as soon as no stop string can reach back into it."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, tokenizer: Tokenizer, sampling: Sampling) -> None:
         self._stops = sampling.stop
-        self._detokenizer = Detokenizer()
+        self._detokenizer = Detokenizer(tokenizer)
         self._held = ""
 
     def push(self, step: Step) -> str:
@@ -76,7 +77,7 @@ async def deltas(runner: Runner, assignment: Assignment) -> AsyncGenerator[Delta
     Raises:
         Aborted: The engine gave the request up.
     """
-    cutter = TextCutter(assignment.job.sampling)
+    cutter = TextCutter(assignment.prompts.tokenizer, assignment.job.sampling)
     leg = assignment.leg
     first = 0.0
     async with runner.answer(assignment) as answer:

@@ -80,12 +80,16 @@ class LoadedPrompt:
 
 
 class Prompts:
-    """The prompts of one request, each loaded once however many answers want it."""
+    """The prompts of one request, each loaded once however many answers want it.
+
+    Attributes:
+        tokenizer: The model's.
+    """
 
     def __init__(self, work: Work, vision: Vision | None, tokenizer: Tokenizer, rid: str) -> None:
         self._work = work
         self._vision = vision
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._rid = rid
         self._tasks: dict[int, asyncio.Task[LoadedPrompt]] = {}
 
@@ -112,5 +116,5 @@ class Prompts:
         if parts.images:
             assert self._vision is not None
             images = await self._vision.encode(self._rid, parts.images)
-        prompt = Prompt.build(self._tokenizer, parts.parts, [image.rows for image in images])
+        prompt = Prompt.build(self.tokenizer, parts.parts, [image.rows for image in images])
         return LoadedPrompt(prompt, tuple(images))

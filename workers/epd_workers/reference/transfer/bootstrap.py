@@ -18,6 +18,7 @@ from epd_workers.reference.transfer.body import read_json
 QUERY = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
 MAX_BODY_BYTES = 64 << 10
 MAX_RANKS = 1024
+MAX_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,11 @@ class Shape:
     Attributes:
         sizes: Ranks per dimension: data (or attention data), context, tensor, pipeline.
         page_size: Tokens in a page.
-        kv_cache_dtype: Element type of the pages.
+        kv_cache_dtype: Format of the pages.
         kv_layout: Digest of everything else the bytes depend on.
-        page_bytes: Bytes of a page, 0 when the rank does not say.
+        page_bytes: Bytes of a page's global entries, 0 when the rank does not say; likewise the next two.
+        window_page_bytes: Bytes of a page's window rows.
+        state_bytes: Bytes of what an odd length leaves pending.
         load_balance_method: How the server spreads rooms over data ranks.
         prefill_http_port: The server's own HTTP port.
     """
@@ -39,6 +42,8 @@ class Shape:
     kv_cache_dtype: str
     kv_layout: str
     page_bytes: int
+    window_page_bytes: int
+    state_bytes: int
     load_balance_method: str
     prefill_http_port: int
 
@@ -52,6 +57,8 @@ class Shape:
             "pp_size": pp,
             "page_size": self.page_size,
             "page_bytes": self.page_bytes,
+            "window_page_bytes": self.window_page_bytes,
+            "state_bytes": self.state_bytes,
             "kv_cache_dtype": self.kv_cache_dtype,
             "kv_layout": self.kv_layout,
             "follow_bootstrap_room": self.load_balance_method == "follow_bootstrap_room",
@@ -89,7 +96,9 @@ class Rank:
             page_size=fields.number("page_size", 1, 1 << 20),
             kv_cache_dtype=fields.text("kv_cache_dtype"),
             kv_layout=fields.text("kv_layout"),
-            page_bytes=fields.number("page_bytes", 0, 1 << 31, default=0),
+            page_bytes=fields.number("page_bytes", 0, MAX_BYTES, default=0),
+            window_page_bytes=fields.number("window_page_bytes", 0, MAX_BYTES, default=0),
+            state_bytes=fields.number("state_bytes", 0, MAX_BYTES, default=0),
             load_balance_method=fields.text("load_balance_method", default="follow_bootstrap_room"),
             prefill_http_port=fields.number("prefill_http_port", 0, 65535, default=0),
         )
@@ -121,6 +130,8 @@ class Rank:
             "rank_port": self.port,
             "page_size": self.shape.page_size,
             "page_bytes": self.shape.page_bytes,
+            "window_page_bytes": self.shape.window_page_bytes,
+            "state_bytes": self.shape.state_bytes,
             "kv_cache_dtype": self.shape.kv_cache_dtype,
             "kv_layout": self.shape.kv_layout,
             "load_balance_method": self.shape.load_balance_method,

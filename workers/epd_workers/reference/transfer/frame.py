@@ -1,4 +1,4 @@
-"""The frame that carries pages and messages between a prefill and a decode server.
+"""The frame that carries pieces of caches and messages between a prefill and a decode server.
 
 On the wire, big-endian: magic ``EPDF``, version (u8), kind (u8), meta length (u32), body length (u32), CRC-32 (u32) of
 everything after the header; then the meta as UTF-8 JSON (an object) and the body as raw bytes. Lengths are judged
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAGIC = b"EPDF"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("!4sBBIII")
 
 
@@ -32,7 +32,7 @@ class FrameKind(enum.IntEnum):
 
     HELLO = 1
     ACCEPT = 2
-    PAGE = 3
+    PIECE = 3
     HANDOVER = 4
     RECEIVED = 5
     FAILED = 6

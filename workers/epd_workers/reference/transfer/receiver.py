@@ -1,4 +1,4 @@
-"""The decode's half of one transfer: connect to the prefill, name the room, take its pages and the handover."""
+"""The decode's half of one transfer: connect to the prefill, name the room, take its pieces and the handover."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from epd_workers.reference.engine.job import Piece, PieceKind
 from epd_workers.reference.transfer import frame as wire
 from epd_workers.reference.transfer.deadline import within
 from epd_workers.reference.transfer.errors import PeerFailedError, TransferError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.transfer.timeouts import Timeouts
 
 FIXED_META_BYTES = 1 << 20
+KINDS: Final[tuple[PieceKind, ...]] = get_args(PieceKind)
 
 
 @dataclass(frozen=True)
@@ -27,29 +29,29 @@ class Received:
     """Everything that a prefill hands over for one request.
 
     Attributes:
-        pages: The prompt's pages in order, the last one possibly partial.
+        pieces: The prompt's pages, its last window pages and its state, as they came, none twice.
         meta: The handover's JSON object.
         wait_seconds: From the connection to the prefill's acceptance of the room.
-        transfer_seconds: From the first page to the handover: the computing of later pages overlaps it.
+        transfer_seconds: From the first piece to the handover: the computing of later ones overlaps it.
     """
 
-    pages: list[bytes]
+    pieces: list[Piece]
     meta: Mapping[str, Any]
     wait_seconds: float
     transfer_seconds: float
 
     @property
     def size(self) -> int:
-        """Bytes of all pages."""
-        return sum(map(len, self.pages))
+        """Bytes of all pieces."""
+        return sum(len(piece.data) for piece in self.pieces)
 
 
 @dataclass(frozen=True)
 class Receiver:
-    """Fetches the pages of rooms for one decode server.
+    """Fetches the pieces of rooms for one decode server.
 
     Attributes:
-        layout: The shape of this server's pages.
+        layout: The shape of this server's pieces.
         max_pages: The most pages that one request may have here.
         name: This server's name, told to the prefill for its records.
         timeouts: Bounds of the waits.
@@ -90,26 +92,26 @@ class Receiver:
         accepted = await self._next(reader, self.timeouts.handshake + self.timeouts.heartbeat, room)
         self._check_accept(accepted, room)
         waited = time.monotonic() - started
-        pages: list[bytes] = []
+        pieces: dict[tuple[PieceKind, int], Piece] = {}
         first = 0.0
         while True:
             frame = await self._next(reader, self.timeouts.silence, room)
             first = first or time.monotonic()
-            if frame.kind is FrameKind.PAGE:
-                self._add_page(pages, frame)
+            if frame.kind is FrameKind.PIECE:
+                self._add_piece(pieces, frame)
             elif frame.kind is FrameKind.HANDOVER:
-                _check_handover(frame, room, len(pages))
+                _check_handover(frame, room, len(pieces))
                 break
             elif frame.kind is not FrameKind.ALIVE:
                 raise FrameError(f"unexpected {frame.kind.name} frame")
         writer.write(wire.pack(Frame(FrameKind.RECEIVED, {"room": room})))
         await within(self.timeouts.silence, writer.drain())
-        return Received(pages, frame.meta, waited, time.monotonic() - first)
+        return Received(list(pieces.values()), frame.meta, waited, time.monotonic() - first)
 
     async def _next(self, reader: asyncio.StreamReader, seconds: float, room: int) -> Frame:
         # The largest meta is the handover's: it has the prompt's token ids, a few digits each.
         meta = FIXED_META_BYTES + 8 * self.max_pages * self.layout.page_size
-        limits = FrameLimits(meta=meta, body=self.layout.page_bytes)
+        limits = FrameLimits(meta=meta, body=self.layout.largest)
         frame = await within(seconds, wire.read(reader, limits))
         if frame.kind is FrameKind.FAILED:
             raise PeerFailedError.parse(frame.meta, room)
@@ -123,18 +125,25 @@ class Receiver:
         except ValueError as error:
             raise FrameError(str(error)) from error
         if differences:
-            raise TransferError(f"the prefill server's pages do not fit: {'; '.join(differences)}", retryable=False)
+            raise TransferError(f"the prefill server's caches do not fit: {'; '.join(differences)}", retryable=False)
 
-    def _add_page(self, pages: list[bytes], frame: Frame) -> None:
-        if frame.meta.get("page") != len(pages):
-            raise FrameError(f"expected page {len(pages)}, got {frame.meta.get('page')!r}")
-        if len(pages) >= self.max_pages:
-            raise TransferError(f"the prompt needs more than the {self.max_pages} pages that fit into this server")
-        pages.append(frame.body)
+    def _add_piece(self, pieces: dict[tuple[PieceKind, int], Piece], frame: Frame) -> None:
+        name, index = frame.meta.get("piece"), frame.meta.get("index")
+        kind = next((known for known in KINDS if known == name), None)
+        if kind is None or type(index) is not int or index < 0:
+            raise FrameError(f"a piece is named {name!r} {index!r}: must be one of {', '.join(KINDS)} and a place")
+        if (kind, index) in pieces:
+            raise FrameError(f"{kind} {index} came twice")
+        if index >= (1 if kind == "state" else self.max_pages):
+            raise TransferError(f"the prompt needs {kind} {index}: this server takes {self.max_pages} pages at most")
+        expected = self.layout.size(kind)
+        if len(frame.body) != expected:
+            raise FrameError(f"{kind} {index} has {len(frame.body)} bytes: this server's have {expected}")
+        pieces[kind, index] = Piece(kind, index, frame.body)
 
 
-def _check_handover(frame: Frame, room: int, pages: int) -> None:
+def _check_handover(frame: Frame, room: int, pieces: int) -> None:
     if frame.meta.get("room") != room:
         raise TransferError(f"the handover is of room {frame.meta.get('room')!r}, expected {room}")
-    if frame.meta.get("pages") != pages:
-        raise FrameError(f"the handover counts {frame.meta.get('pages')!r} pages, {pages} came")
+    if frame.meta.get("pieces") != pieces:
+        raise FrameError(f"the handover counts {frame.meta.get('pieces')!r} pieces, {pieces} came")

@@ -13,20 +13,23 @@ from epd_workers.reference.transfer.frame import Frame, FrameKind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
+    from epd_workers.reference.engine.job import Piece
+
 Result = TypeVar("Result")
 
 
 class Room:
     """One request's room on a prefill server.
 
-    The request waits for its peer, posts pages as the engine fills them and hands over; the connection takes frames
-    from the mailbox and reports how it ended. All methods belong to the event loop except ``post_page``.
+    The request waits for its peer, posts pieces as the engine fills them and hands over; the connection takes frames
+    from the mailbox and reports how it ended. All methods belong to the event loop.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.peer = ""
         self.sent_bytes = 0
+        self._posted = 0
         self.handed_over_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._frames: asyncio.Queue[Frame] = asyncio.Queue()
@@ -60,10 +63,11 @@ class Room:
         except TimeoutError:
             return None
 
-    def post_page(self, index: int, data: bytes) -> None:
-        """Queue a page for the peer; safe from the engine's thread."""
-        self.sent_bytes += len(data)
-        self._post(Frame(FrameKind.PAGE, {"page": index}, data))
+    def post_piece(self, piece: Piece) -> None:
+        """Queue a piece for the peer."""
+        self.sent_bytes += len(piece.data)
+        self._posted += 1
+        self._post(Frame(FrameKind.PIECE, {"piece": piece.kind, "index": piece.index}, piece.data))
 
     def post_failure(self, failure: PeerFailedError) -> None:
         """Tell the peer that nothing more will come, and why."""
@@ -94,21 +98,21 @@ class Room:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if self._settled.done():
                 self._settled.result()
-                raise TransferError("the decode server confirmed pages that were never handed over")
+                raise TransferError("the decode server confirmed pieces that were never handed over")
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def hand_over(self, meta: Mapping[str, Any], pages: int) -> None:
-        """Send the handover and wait until the peer confirms that it has all pages.
+    async def hand_over(self, meta: Mapping[str, Any]) -> None:
+        """Send the handover and wait until the peer confirms that it has all pieces.
 
         Raises:
             TransferError: The peer was lost.
         """
         self.handed_over_at = time.monotonic()
-        self._post(Frame(FrameKind.HANDOVER, {**meta, "room": self.number, "pages": pages}))
+        self._post(Frame(FrameKind.HANDOVER, {**meta, "room": self.number, "pieces": self._posted}))
         await asyncio.shield(self._settled)
 
     def _post(self, frame: Frame) -> None:

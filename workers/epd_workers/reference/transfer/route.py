@@ -89,7 +89,7 @@ def _check(shape: dict[str, Any], base: str, layout: Layout) -> None:
     if faults:
         raise TransferError(
             f"the prefill server of {base} does not match this decode server: {'; '.join(faults)}. "
-            "Run both with the same version, model, page size and layout key",
+            "Run both with the same version, checkpoint, page size, cache format and layout key",
             retryable=False,
         )
 

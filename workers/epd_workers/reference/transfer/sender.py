@@ -1,4 +1,4 @@
-"""The prefill's page server: decode servers connect, name their room and are sent its pages."""
+"""The prefill's page server: decode servers connect, name their room and are sent its pieces."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class PageServer:
     async def _meet(self, hello: _Hello, answer: asyncio.Future[Frame]) -> Room:
         differences = self._layout.differences(hello.layout)
         if differences:
-            raise TransferError(f"the pages of this prefill server do not fit: {'; '.join(differences)}")
+            raise TransferError(f"the caches of this prefill server do not fit: {'; '.join(differences)}")
         expiry, failure = self._failures.get(hello.room, (0.0, None))
         if failure is not None and time.monotonic() < expiry:
             raise failure

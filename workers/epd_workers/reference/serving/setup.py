@@ -1,0 +1,133 @@
+"""From options to a loaded model and to what the engine and the transfer are told; everything that may not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from epd_workers.reference.engine.request import Limits
+from epd_workers.reference.model import checkpoint
+from epd_workers.reference.model.checkpoint import BadCheckpoint
+from epd_workers.reference.model.engram_hash import BadTokenMap
+from epd_workers.reference.model.loaded import PACKAGED, LoadedModel
+from epd_workers.reference.model.tokenizer import BadTokenizer
+from epd_workers.reference.serving.options import UsageError
+from epd_workers.reference.transfer.layout import Layout
+
+if TYPE_CHECKING:
+    from epd_workers.reference.engine.engine import Engine
+    from epd_workers.reference.serving.options import Options
+
+MAX_LAYOUT = 256
+REPLAYING = frozenset({"prefill", "aggregated"})
+"""Roles that run prompts."""
+
+
+def checkpoint_of(options: Options) -> Path:
+    """The directory of the checkpoint, the packaged one if none is named."""
+    return PACKAGED if options.model_path is None else Path(options.model_path)
+
+
+def load(options: Options) -> LoadedModel:
+    """Load the checkpoint and check the options against it.
+
+    Raises:
+        UsageError: Lists everything that is wrong with the checkpoint, or with options that do not suit it.
+    """
+    where = checkpoint_of(options)
+    name = f"--model-path is {str(where)!r}" if options.model_path is not None else f"the packaged checkpoint {where}"
+    if not where.is_dir():
+        raise UsageError([f"{name}: there is no such directory"])
+    try:
+        model = LoadedModel.load(where, options.context_length)
+    except BadCheckpoint as error:
+        faults = list(error.faults)
+    except BadTokenizer as error:
+        faults = [str(error), *_other_faults(where)]
+    except BadTokenMap as error:
+        faults = [str(error)]
+    else:
+        faults = _unfit(model)
+        if not faults:
+            _check(options, model)
+            return model
+    raise UsageError([f"{name}: {fault}" for fault in faults])
+
+
+def limits_of(options: Options) -> Limits:
+    """What bounds the engine. Only roles that run prompts replay: decode reads what prefill has left of them."""
+    replays = options.role in REPLAYING
+    return Limits(
+        page_size=options.page_size,
+        max_total_tokens=options.max_total_tokens,
+        max_running_requests=options.max_running_requests,
+        max_queued_requests=options.max_queued_requests,
+        chunked_prefill_size=options.chunked_prefill_size,
+        cache_type="bf16" if options.kv_cache_dtype == "bf16" else "fp4",
+        replay=options.decoder_replay_preset if replays and options.decoder_replay == "on" else None,
+        encoder_replay=replays and options.encoder_replay == "on",
+        prefix_cache=options.prefix_cache == "on",
+        window_cache_tokens=options.window_cache_tokens,
+    )
+
+
+def layout_of(engine: Engine, options: Options) -> Layout:
+    """The shape of this server's pieces; two different layout keys make two different layouts."""
+    key = f"/{options.layout_key}" if options.layout_key else ""
+    return Layout(
+        page_size=options.page_size,
+        page_bytes=engine.page_bytes,
+        window_page_bytes=engine.window_page_bytes,
+        state_bytes=engine.state_bytes,
+        kv_cache_dtype=options.kv_cache_dtype,
+        kv_layout=f"{engine.layout}{key}"[:MAX_LAYOUT],
+    )
+
+
+def _other_faults(where: Path) -> tuple[str, ...]:
+    """What is wrong besides the tokenizer, which is read first."""
+    try:
+        checkpoint.load(where, torch.float32)
+    except BadCheckpoint as error:
+        return error.faults
+    return ()
+
+
+def _unfit(model: LoadedModel) -> list[str]:
+    """Where tokenizer and configuration, each fine alone, speak of different ids."""
+    config, tokenizer = model.weights.config, model.tokenizer
+    pairs = (
+        ("text_config.vocab_size", config.text.vocab_size, tokenizer.vocab_size),
+        ("image_token_id", config.image_token_id, tokenizer.image_id),
+        ("text_config.eos_token_id", config.text.eos_token_id, tokenizer.eos_id),
+    )
+    return [
+        f"config.json: {name} is {said}: tokenizer.json has {has}; copy both from one checkpoint"
+        for name, said, has in pairs
+        if said != has
+    ]
+
+
+def _check(options: Options, model: LoadedModel) -> None:
+    """Options against the model's sizes."""
+    faults = []
+    longest = model.weights.config.text.max_position_embeddings
+    if options.context_length > longest:
+        faults.append(
+            f"--context-length is {options.context_length}: the checkpoint's max_position_embeddings is {longest}; "
+            "give that or less"
+        )
+    try:
+        model.geometry(options.page_size, limits_of(options).cache_type)
+    except ValueError as error:
+        faults.append(f"--page-size does not suit the checkpoint: {error}")
+    least = model.config.window + options.page_size
+    if limits_of(options).encoder_replay and options.chunked_prefill_size < least:
+        faults.append(
+            f"--chunked-prefill-size is {options.chunked_prefill_size}: encoder replay runs {model.config.window} "
+            f"tokens again and needs room for them and a page, {least}; give that or more, or --encoder-replay off"
+        )
+    if faults:
+        raise UsageError(faults)
