@@ -135,24 +135,9 @@ def test_release_leaves_an_empty_sequence() -> None:
     sequence.reserve(12)
     sequence.advance(11)
     sequence.pending[PAIRS] = (torch.ones(DIM), torch.ones(DIM))
-    sequence.write_draft(0, torch.tensor([0]), torch.ones(1, DIM))
     sequence.history = object()
     for _ in range(2):
         sequence.release()
         assert (sequence.length, sequence.pages, sequence.window_pages) == (0, [], [])
         assert (sequence.pending, sequence.history) == ({PAIRS: None}, None)
-        assert not sequence.draft_ring.any()
         assert (pool.pages.free_count, pool.window_pages.free_count) == (3, 3)
-
-
-def test_draft_rows_lie_in_a_ring() -> None:
-    sequence = Sequence(KvPool(geometry(), 1, 1))
-    assert sequence.draft_ring.numel() == sequence.pool.geometry.draft_bytes_per_request
-    positions = torch.arange(20)
-    for start, stop in ((0, 11), (11, 12), (12, 20)):
-        part = positions[start:stop]
-        sequence.write_draft(0, part, part[:, None].expand(len(part), DIM).double())
-        held = range(max(0, stop - WINDOW), stop)
-        assert sequence.read_draft(0, torch.tensor(held), torch.float64)[:, 0].tolist() == list(held)
-    rows = sequence.read_draft(0, torch.tensor([[12, 19], [-1, 15]]), torch.float64)
-    assert rows[..., 0].tolist() == [[12, 19], [0, 15]]

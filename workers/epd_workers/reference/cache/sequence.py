@@ -52,7 +52,6 @@ class Sequence:
         self.pending: dict[int, tuple[Tensor, Tensor] | None] = {}
         self.history: object | None = None
         self.lease: Lease | None = None
-        self._draft: Tensor | None = None
         self._tables: tuple[Tensor, Tensor] | None = None
         self._first_window = 0
         self._clear_pending()
@@ -66,27 +65,6 @@ class Sequence:
     def borrowed(self) -> int:
         """Leading pages that belong to a prefix tree: never written."""
         return self.lease.page_count if self.lease else 0
-
-    @property
-    def draft_ring(self) -> Tensor:
-        """Bytes of the draft stages' rings: [stages, window, bytes] uint8; position p lies at p % window."""
-        if self._draft is None:
-            geometry = self.pool.geometry
-            self._draft = torch.zeros(geometry.draft_stages, geometry.window, geometry.window_bytes, dtype=torch.uint8)
-        return self._draft
-
-    def write_draft(self, stage: int, positions: Tensor, values: Tensor) -> None:
-        """Encode rows [n, head_dim] of a draft stage at rising positions [n] int64; the ring keeps the last ones."""
-        window = self.pool.geometry.window
-        kept = self.pool.geometry.window_codec.pack(values[-window:])
-        self.draft_ring[stage, positions[-window:] % window] = kept
-
-    def read_draft(self, stage: int, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """Rows [..., head_dim] of a draft stage at positions [...] int64; zeros where negative."""
-        geometry = self.pool.geometry
-        rows = self.draft_ring[stage, positions % geometry.window]
-        values = geometry.window_codec.unpack(rows, geometry.head_dim, dtype)
-        return values.masked_fill((positions < 0)[..., None], 0.0)
 
     def reserve(self, tokens: int, windows_from: int = 0) -> None:
         """Make room for `tokens` tokens in all; a failure changes nothing.
@@ -191,7 +169,7 @@ class Sequence:
             self.lease.release()
         self.length = 0
         self.pages, self.window_pages = [], []
-        self.history = self.lease = self._draft = self._tables = None
+        self.history = self.lease = self._tables = None
         self._first_window = 0
         self._clear_pending()
 
