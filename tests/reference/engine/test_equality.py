@@ -196,7 +196,7 @@ def test_generate_equals_a_plain_loop(model: LoadedModel, prompt: Prompt, sampli
 
 @CALM
 @given(
-    st.lists(st.tuples(prompts(), SAMPLINGS), min_size=2, max_size=5),
+    st.lists(st.tuples(prompts(), SAMPLINGS), min_size=2, max_size=4),
     st.integers(1, 40),
     st.integers(1, 8),
     st.sampled_from(REPLAYS),
@@ -257,8 +257,8 @@ async def test_an_answer_begun_anew_anywhere_goes_on_the_same(model: LoadedModel
             assert [step.token_id for step in rest] == whole[done:]
 
 
-@CALM
-@given(prompts(), st.integers(1, 40), st.sampled_from(list(PRESETS)))
+@settings(CALM, max_examples=14)
+@given(prompts(), st.sampled_from([1, 3, 5, 8, 13, 40]), st.sampled_from(list(PRESETS)))
 def test_decoder_replay_runs_the_stated_rows(model: LoadedModel, prompt: Prompt, chunk: int, replay: str) -> None:
     """Cold, the chunks that a lone forward would run; behind a hit, one more whose first row is the hit's end."""
     end, pages = len(prompt.token_ids), 4
@@ -333,8 +333,8 @@ MODES: list[dict[str, Any]] = [
 
 @settings(CALM, max_examples=10)
 @given(
-    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12), st.integers(0, 1)), min_size=2, max_size=5),
-    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 12), st.integers(0, 1)), min_size=2, max_size=3),
+    st.integers(2, 30),
     st.sampled_from([2, 4, 6, 16]),
     st.sampled_from(MODES),
 )
