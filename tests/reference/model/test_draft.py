@@ -12,10 +12,10 @@ from epd_workers.reference.model import dense, formats
 from epd_workers.reference.model.config import Config
 from epd_workers.reference.model.draft import NOWHERE, Draft, Ring, Text, verify
 from epd_workers.reference.model.engram_hash import EngramHash
-from epd_workers.reference.model.storage import slots
 from epd_workers.reference.model.transformer import Transformer
 from tests.reference.model import oracle_draft, oracle_text
 from tests.reference.model.configs import configs, random_prompt, random_weights, tiny
+from tests.reference.model.trunk import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from tests.reference.model.oracle_formats import KvMode
 
 CODECS: dict[str, formats.Codec] = {"fp4": formats.WINDOW, "bf16": formats.BFLOAT16}
-
-
-def built(data: dict[str, Any], weights: dict[str, torch.Tensor], dtype: torch.dtype = torch.float64) -> Transformer:
-    """A model with exactly these weights."""
-    config = Config.from_json(data)
-    model = Transformer(config).to(dtype)
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for slot in slots(config):
-            if slot.name.startswith("mtp.") and slot.name.endswith(".bias_vl"):
-                continue  # stored, never used
-            target = parameters[slot.parameter]
-            (target if slot.expert is None else target[slot.expert]).copy_(weights[slot.name])
-    return model
 
 
 @dataclass
@@ -68,7 +54,7 @@ def scene(data: dict[str, Any], seed: int, length: int, kv: KvMode) -> Scene:
     weights = random_weights(data, seed)
     prompt = random_prompt(data, seed, length)
     trace = oracle_text.forward(data, weights, prompt.token_ids, None, prompt.token_map, kv=kv)
-    return Scene(data, weights, trace, built(data, weights))
+    return Scene(data, weights, trace, load(Config.from_json(data), weights))
 
 
 @given(
@@ -144,7 +130,7 @@ def test_teaching_many_anchors_equals_blocks_one_by_one() -> None:
 
 def test_teaching_trains_every_parameter_of_the_draft() -> None:
     data = tiny(stages=2)
-    model = built(data, random_weights(data, 8), torch.float32)
+    model = load(Config.from_json(data), random_weights(data, 8)).float()
     text = Text(torch.randint(0, 90, (3, 20)), torch.randn(3, 20, 2 * 32))
     lesson = model.mtp.teach(text, torch.tensor([[0, 4, 9], [1, 2, 3], [13, 13, 8]]), model, formats.WINDOW)
     loss = torch.nn.functional.cross_entropy(lesson.logits.flatten(0, 2), lesson.targets.flatten())
@@ -173,7 +159,7 @@ class Greedy:
         weights = random_weights(data, seed)
         for name in ("head.weight", "mtp.1.markov_head.head.weight"):
             weights[name][2:] = 0  # few tokens to pick from, so that some guesses are right
-        self.model = built(data, weights)
+        self.model = load(Config.from_json(data), weights)
         self.hasher = EngramHash(self.model.config.text, [i % 90 for i in range(self.model.config.text.vocab_size)])
         self.accepted: list[int] = []
 

@@ -32,13 +32,13 @@ PAGES = 64
 
 
 def load(config: Config, weights: dict[str, Tensor]) -> Transformer:
-    """A module with weights under released names, unrounded; the draft, which the trunk does not run, stays drawn."""
+    """A module with exactly these weights under released names."""
     model = Transformer(config).double()
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for slot in slots(config):
-            if slot.name.startswith("mtp."):
-                continue
+            if slot.name.startswith("mtp.") and slot.name.endswith(".bias_vl"):
+                continue  # stored, never used
             target = parameters[slot.parameter]
             (target if slot.expert is None else target[slot.expert]).copy_(weights[slot.name])
     return model
