@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import socket
@@ -292,9 +293,11 @@ async def test_a_refusing_prefill_fails_its_decode_at_once(fleet: Fleet) -> None
 async def test_a_client_that_stops_reading_is_cut(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epd_workers.reference.serving.reply.SLOW_CLIENT_SECONDS", 0.5)
     server = await fleet.start("aggregated", *ROOMY)
-    fast = {"stream": True, "logprobs": True, "top_logprobs": 20, "n": 8, "max_tokens": 1900}
-    body = json.dumps(LONG | fast).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    # Every event of this route has all the log-probabilities so far: soon no buffer on the way holds any more of them.
+    sampling = {"max_new_tokens": 4000, "ignore_eos": True}
+    lists = {"return_logprob": True, "top_logprobs_num": 20}
+    body = json.dumps({"text": "go on", "stream": True, "sampling_params": sampling} | lists).encode()
+    head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
@@ -318,7 +321,7 @@ async def test_a_drain_ends_in_time_and_cuts_what_is_left(fleet: Fleet) -> None:
     fleet.running.remove(server)
 
 
-async def test_images_that_cannot_be_fetched_name_their_host(fleet: Fleet) -> None:
+async def test_what_cannot_be_used_is_one_clear_error_and_the_server_lives(fleet: Fleet) -> None:
     server = await fleet.start("aggregated")
     for url, words in (
         ("http://127.0.0.1:1/a.png", "the image at 127.0.0.1 cannot be fetched"),
@@ -328,11 +331,16 @@ async def test_images_that_cannot_be_fetched_name_their_host(fleet: Fleet) -> No
         ("data:image/png;base64,*", "not base64"),
         ("http://", "only http and https with a host"),
         ("http://[", "cannot be read"),
+        ("data:image/png;base64," + base64.b64encode(b"no picture at all").decode(), "it is none of them"),
+        ("data:image/png;base64," + base64.b64encode(png(size=(10_000, 1))).decode(), "10000"),
     ):
         answer = await server.post(CHAT, chat(with_images("?", url)))
         assert (answer.status, answer.code) == (400, "invalid_image"), url
         assert words in answer.message
-    assert len(png()) > 50
+    long = await server.post(CHAT, chat("a prompt longer than the context " * 200))
+    assert (long.status, long.code) == (400, "context_length_exceeded")
+    assert "the context holds 192" in long.message
+    assert (await server.post(CHAT, chat(with_images("?", data_url())))).status == 200
     many = await server.post(CHAT, chat(with_images("?", *[data_url()] * 17)))
     assert (many.status, many.message) == (400, "the request has 17 images, at most 16 are accepted")
     await server.idle()

@@ -34,9 +34,13 @@ async def trio(fleet: Fleet, *flags: str) -> tuple[Running, Running, Running]:
 
 
 def told(reply: Reply) -> Any:
-    """What an answer says, without its names and times."""
+    """What an answer says, without its names and times, and without what happened to be cached."""
     assert reply.status == 200, reply.body
-    return reply.body["choices"], reply.body["usage"]
+    return reply.body["choices"], bare(reply.body["usage"])
+
+
+def bare(usage: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in usage.items() if name != "prompt_tokens_details"}
 
 
 def test_a_pair_says_what_one_server_says_around_every_page_boundary(checkpoint: Path) -> None:
@@ -100,6 +104,17 @@ async def test_replaying_pairs_say_what_one_replaying_server_says(fleet: Fleet, 
         half = (await server.get("/server_info")).body["replay"]["decoder"]
         assert half["active"] is active
         assert (half["reason"], half["preset"]) == (("", preset) if active else ("TurnedOff", ""))
+
+
+async def test_a_pair_tells_how_much_of_a_prompt_was_cached(fleet: Fleet) -> None:
+    prefill, decode = await fleet.start("prefill"), await fleet.start("decode")
+    body = chat("the same long beginning of a prompt " * 3)
+    told = [(await fleet.pair(prefill, decode, body))[1].body["usage"] for _ in range(2)]
+    length = told[0]["prompt_tokens"]
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in told] == [0, (length - 1) // PAGE * PAGE]
+    native = {"text": "abc" * 30, "sampling_params": {"max_new_tokens": 1}}
+    first, again = [(await fleet.pair(prefill, decode, native, "/generate"))[1].body for _ in range(2)]
+    assert first["meta_info"]["cached_tokens"] == 0 < again["meta_info"]["cached_tokens"]
 
 
 async def test_images_go_through_encoders(fleet: Fleet) -> None:
@@ -172,7 +187,7 @@ async def test_a_stream_says_what_the_document_says(fleet: Fleet) -> None:
                 finishes[choice["index"]] = choice["finish_reason"]
     assert texts == [choice["message"]["content"] for choice in expected.body["choices"]]
     assert finishes == {0: "length", 1: "length"}
-    assert second[-1]["usage"] == expected.body["usage"]
+    assert bare(second[-1]["usage"]) == bare(expected.body["usage"])
     assert all(event["usage"] is None for event in second[:-1])
     assert first[-1]["choices"] == []
     await fleet.idle()

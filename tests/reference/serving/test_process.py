@@ -18,6 +18,7 @@ from tests.reference.serving.test_router import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
 LONG = chat("go on", max_tokens=2000, ignore_eos=True)
 
@@ -54,7 +55,7 @@ async def program(fleet: Fleet) -> AsyncIterator[Callable[..., Awaitable[Program
     async def start(role: str, *flags: str) -> Program:
         port, bootstrap, encoders = free_ports(3)
         words = ["--role", role, "--port", str(port), "--bootstrap-port", str(bootstrap), *flags]
-        words += ["--encoder-bootstrap-port", str(encoders)]
+        words += ["--encoder-bootstrap-port", str(encoders), "--model-path", str(fleet.checkpoint)]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "epd_workers.reference.main", *words, env=os.environ | {"POD_NAME": role}
         )
@@ -133,9 +134,11 @@ async def test_killed_processes_leave_nothing_behind_in_their_peers(
 
 
 @pytest.mark.nightly
-async def test_a_taken_port_ends_the_program_with_a_plain_message(program: Callable[..., Awaitable[Program]]) -> None:
+async def test_a_taken_port_ends_the_program_with_a_plain_message(
+    program: Callable[..., Awaitable[Program]], checkpoint: Path
+) -> None:
     server = await program("aggregated")
-    words = ["--role", "decode", "--port", str(server.port)]
+    words = ["--role", "decode", "--port", str(server.port), "--model-path", str(checkpoint)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "epd_workers.reference.main", *words, stderr=asyncio.subprocess.PIPE
     )

@@ -10,10 +10,11 @@ from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.errors import ApiError
 from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.record import Leg, Record, RecordBook
+from tests.reference.serving import tiny
 from tests.reference.serving.conftest import CHAT, SHORT, chat
 
 if TYPE_CHECKING:
-    from tests.reference.serving.conftest import Fleet
+    from tests.reference.serving.conftest import Fleet, Running
 
 ROLES = ("encode", "prefill", "decode", "aggregated")
 
@@ -77,11 +78,78 @@ async def test_metrics_count_under_sglangs_names(fleet: Fleet) -> None:
         assert values["decode"][f"sglang:{name}_count"] == 1
 
 
+REPLAY = ("--decoder-replay", "on", "--encoder-replay", "on")
+LONG = chat("a prompt that is longer than the window of eight tokens", max_tokens=2)
+
+
+async def half_values(server: Running) -> dict[str, float]:
+    families = text_string_to_metric_families((await server.get("/metrics")).body)
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith("epd_") or "cache" in sample.name or "evicted" in sample.name
+    }
+
+
+async def test_replay_is_told_with_its_reason_and_its_rows(fleet: Fleet) -> None:
+    server = await fleet.start("aggregated", *REPLAY)
+    told = (await server.get("/server_info")).body["replay"]
+    assert {name: half["reason"] for name, half in told.items()} == {
+        "decoder": "NoLongPromptYet",
+        "encoder": "NoPrefixHitYet",
+    }
+    assert not any(half["active"] for half in told.values())
+    assert (await server.get("/metrics")).body.count("epd_replay_active{") == 2
+    assert (await half_values(server))["epd_replay_active decoder NoLongPromptYet"] == 0
+    for _ in range(2):
+        usage = (await server.post(CHAT, LONG)).body["usage"]
+    cached, length = usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+    told = (await server.get("/server_info")).body["replay"]
+    decoder, encoder = told["decoder"], told["encoder"]
+    assert decoder.keys() == {"active", "reason", "preset", "rows_run", "rows_skipped"}
+    assert (decoder["active"], decoder["reason"], decoder["preset"]) == (True, "", "0.5.23")
+    assert encoder == {"active": True, "reason": "", "rows_replayed": tiny.WINDOW}
+    values = await half_values(server)
+    assert values["epd_replay_active decoder "] == values["epd_replay_active encoder "] == 1
+    assert values["epd_replay_layer_rows_total decoder run"] == decoder["rows_run"]
+    assert values["epd_replay_layer_rows_total decoder skipped"] == decoder["rows_skipped"] > 0
+    ran = values["epd_replay_layer_rows_total encoder run"]
+    assert ran == values["epd_replay_layer_rows_total decoder run"] + decoder["rows_skipped"]
+    assert values["epd_replay_layer_rows_total encoder skipped"] == 2 * (cached - tiny.WINDOW)
+    assert values["sglang:cached_tokens_total device reference"] == cached > tiny.WINDOW
+    assert 0 < values["sglang:cache_hit_rate reference"] < cached / (2 * length - cached)
+    assert values["epd_cache_lookups_total hit"] == 1
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "encode"])
+async def test_replay_that_is_off_says_so(fleet: Fleet, role: str) -> None:
+    server = await fleet.start(role)
+    told = (await server.get("/server_info")).body
+    assert told["replay"]["decoder"] | {"rows_run": 0} == {
+        "active": False, "reason": "TurnedOff", "preset": "", "rows_run": 0, "rows_skipped": 0,
+    }  # fmt: skip
+    assert told["replay"]["encoder"] == {"active": False, "reason": "TurnedOff", "rows_replayed": 0}
+    assert told["cache"]["page_bytes"] == told["cache"]["bytes_per_token"] * 4 > 0
+    assert (await half_values(server))["epd_replay_active decoder TurnedOff"] == 0
+
+
+async def test_evictions_are_counted_per_pool(fleet: Fleet) -> None:
+    server = await fleet.start("aggregated", "--max-total-tokens", "192", "--window-cache-tokens", "16")
+    for number in range(4):
+        assert (await server.post(CHAT, chat(f"{number} is the number of this prompt " * 3))).status == 200
+    values = await half_values(server)
+    assert values["epd_cache_evicted_pages_total global"] > 0
+    assert values["epd_cache_evicted_pages_total window"] > 0
+    assert values["sglang:evicted_tokens_total reference"] == 4 * values["epd_cache_evicted_pages_total global"]
+    assert values["epd_cache_held_tokens"] > 0
+
+
 async def test_flush_waits_for_an_idle_engine(fleet: Fleet) -> None:
     server = await fleet.start("aggregated")
     async with server.session.post(server.url + "/flush_cache") as answer:
         assert answer.status == 200
-    running = asyncio.create_task(server.post(CHAT, chat("x", max_tokens=150, ignore_eos=True)))
+    running = asyncio.create_task(server.post(CHAT, chat("x", max_tokens=50, ignore_eos=True)))
     while not await server.busy():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     async with server.session.post(server.url + "/flush_cache") as answer:

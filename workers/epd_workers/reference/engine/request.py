@@ -169,6 +169,7 @@ class Step:
         finish: Why the answer ends here, or None.
         matched_stop: The stop id or string that ended it.
         prompt_logprobs: On the first step, if asked for: one per prompt token, None for the first.
+        cached_tokens: On the first step: prompt tokens whose global entries an earlier request had left.
     """
 
     token_id: int
@@ -177,6 +178,7 @@ class Step:
     finish: Finish | None = None
     matched_stop: int | str | None = None
     prompt_logprobs: tuple[float | None, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)

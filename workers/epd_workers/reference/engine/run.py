@@ -204,7 +204,8 @@ class Run:
             logprobs = log_softmax(logits)
             logprob, top = float(logprobs[token]), ranked(logprobs, sampling.top_logprobs)
         prompt_logprobs = tuple(self._prompt_logprobs) if sampling.prompt_logprobs and index == 0 else ()
-        return Step(token, logprob, top, finish, matched, prompt_logprobs)
+        cached = self._hit if index == 0 else 0
+        return Step(token, logprob, top, finish, matched, prompt_logprobs, cached)
 
     def _record(self, token: int) -> tuple[Finish | None, int | str | None]:
         """Count a token of the answer; say whether and why it is the last."""

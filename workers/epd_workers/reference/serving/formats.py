@@ -31,6 +31,11 @@ class Choice:
         self.token_ids = delta.token_ids
 
     @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that an earlier request had left in the cache."""
+        return self.steps[0].cached_tokens if self.steps else 0
+
+    @property
     def last(self) -> Step:
         """The newest step."""
         return self.steps[-1]
@@ -53,11 +58,12 @@ def usage(choices: Sequence[Choice], per_prompt: int) -> dict[str, Any]:
     """Count tokens as OpenAI does: a prompt once, however many answers it got."""
     prompt = sum(len(choice.token_ids) for choice in choices if choice.index % per_prompt == 0)
     completion = sum(len(choice.steps) for choice in choices)
+    cached = sum(choice.cached_tokens for choice in choices if choice.index % per_prompt == 0)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": None,
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
@@ -207,7 +213,7 @@ class GenerateFormat:
             "finish_reason": _reason(choice),
             "prompt_tokens": len(choice.token_ids),
             "completion_tokens": len(choice.steps),
-            "cached_tokens": 0,
+            "cached_tokens": choice.cached_tokens,
             "e2e_latency": round(self._record.age, 6),
         }
         if self._logprobs:

@@ -1,0 +1,121 @@
+"""What is wrong with a checkpoint, or with options that do not suit it, is told before a server starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from epd_workers.reference.main import main
+from epd_workers.reference.serving.options import UsageError, parse
+from epd_workers.reference.serving.setup import limits_of, load
+from tests.reference.serving import tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FITTING = ("--context-length", "192", "--page-size", "4")
+
+
+@pytest.fixture
+def copy(checkpoint: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(checkpoint, tmp_path / "copy")
+
+
+def faults(path: Path, *flags: str, role: str = "aggregated") -> tuple[str, ...]:
+    with pytest.raises(UsageError) as caught:
+        load(parse(["--role", role, *FITTING, "--model-path", str(path), *flags]))
+    return caught.value.faults
+
+
+def edited(path: Path, **changes: object) -> None:
+    file = path / "config.json"
+    data = json.loads(file.read_text())
+    for name, value in changes.items():
+        (data if name in data else data["text_config"])[name] = value
+    file.write_text(json.dumps(data))
+
+
+def test_a_good_checkpoint_loads(checkpoint: Path) -> None:
+    model = load(parse(["--role", "decode", *FITTING, "--model-path", str(checkpoint)]))
+    assert model.config.context_length == 192
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: (path / "model.safetensors").write_bytes(b"x" * 100), "truncated or corrupt"),
+        (lambda path: (path / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (lambda path: (path / "config.json").write_text("{"), "config.json is not JSON"),
+        (lambda path: (path / "tokenizer.json").unlink(), "tokenizer.json cannot be read"),
+        (lambda path: (path / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be read"),
+        (lambda path: edited(path, hidden_size=64), "has shape"),
+        (lambda path: edited(path, head_dim=30), "head_dim is 30: must be a multiple of 32"),
+        (lambda path: edited(path, model_type="llama"), "model_type is 'llama'"),
+        (lambda path: edited(path, eos_token_id=3), "text_config.eos_token_id is 3: tokenizer.json has 257"),
+        (lambda path: edited(path, image_token_id=3), "image_token_id is 3: tokenizer.json has 258"),
+    ],
+)
+def test_a_bad_checkpoint_is_told(copy: Path, damage: Callable[[Path], object], words: str) -> None:
+    damage(copy)
+    found = faults(copy)
+    assert any(words in fault for fault in found), found
+    assert all(fault.startswith(f"--model-path is '{copy}': ") for fault in found)
+
+
+def test_all_that_is_wrong_is_told_at_once(copy: Path) -> None:
+    (copy / "tokenizer.json").unlink()
+    (copy / "model.safetensors").write_bytes(b"")
+    edited(copy, head_dim=30, o_groups=3)
+    assert len(faults(copy)) == 4
+
+
+def test_the_program_ends_with_status_2_and_no_traceback(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "config.json").unlink()
+    (copy / "model.safetensors").write_bytes(b"")
+    threads = torch.get_num_threads()
+    assert main(["serve", "--role", "decode", "--model-path", str(copy)]) == 2
+    torch.set_num_threads(threads)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("epd-reference: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--context-length", "9000"], "the checkpoint's max_position_embeddings is 8192"),
+        (["--page-size", "5"], "page_size is 5: must be a positive multiple of every compress ratio"),
+        (["--encoder-replay", "on", "--chunked-prefill-size", "11"], "needs room for them and a page, 12"),
+    ],
+)
+def test_options_that_do_not_suit_the_checkpoint(checkpoint: Path, flags: list[str], words: str) -> None:
+    (fault,) = faults(checkpoint, *flags)
+    assert words in fault
+
+
+def test_only_roles_that_run_prompts_replay() -> None:
+    flags = ["--decoder-replay-preset", "dsv41-37ae292e", "--encoder-replay", "on"]
+    found = {role: limits_of(parse(["--role", role, *flags])) for role in ("prefill", "aggregated", "decode", "encode")}
+    assert {role: (limits.replay, limits.encoder_replay) for role, limits in found.items()} == {
+        "prefill": ("dsv41-37ae292e", True),
+        "aggregated": ("dsv41-37ae292e", True),
+        "decode": (None, False),
+        "encode": (None, False),
+    }
+    off = limits_of(parse(["--role", "prefill", "--decoder-replay", "off", "--prefix-cache", "off"]))
+    assert (off.replay, off.encoder_replay, off.prefix_cache) == (None, False, False)
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path / "nowhere")
+    assert fault.endswith("there is no such directory")
+
+
+def test_two_checkpoints_have_two_digests(checkpoint: Path, tmp_path: Path) -> None:
+    other = tiny.load(tiny.write(tmp_path, seed=1), 192)
+    assert other.config.digest != tiny.load(checkpoint, 192).config.digest
