@@ -73,7 +73,7 @@ async def program(fleet: Fleet) -> AsyncIterator[Callable[..., Awaitable[Program
 
 async def test_sigterm_drains_and_exits_0(program: Callable[..., Awaitable[Program]]) -> None:
     server = await program("aggregated", "--drain-timeout", "60")
-    running = asyncio.create_task(server.post(max_tokens=300))
+    running = asyncio.create_task(server.post(max_tokens=100))
     await wait_for(server.busy)
     server.process.send_signal(signal.SIGTERM)
 
