@@ -6,17 +6,21 @@ import json
 import re
 import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
 
+from epd_workers.reference.transfer.room import Room
 from tests.reference.serving import tiny
 from tests.reference.serving.conftest import AT_ONCE_SECONDS, CHAT, HOST, SHORT, chat, data_url, png, with_images
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from epd_workers.reference.engine.job import Piece
     from tests.reference.serving.conftest import Fleet, Running
 
 ROOMY = ("--context-length", "4096", "--max-total-tokens", "16384")
@@ -91,6 +95,42 @@ async def test_caches_that_do_not_fit_fail_the_request_and_not_the_server(
     assert first.status == 500
     assert (await decode.get("/health_generate")).status == 200
     await works(fleet, prefill, good)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("page", lambda _: [], "pieces missing: page 0, page 1"),
+        ("window", lambda _: [], "pieces missing: window"),
+        ("state", lambda _: [], "pieces missing: state 0"),
+        (
+            "page",
+            lambda piece: [piece, replace(piece, index=40 + piece.index)],
+            "pieces not asked for: page 40, page 41",
+        ),
+        ("window", lambda piece: [piece, piece], "came twice"),
+        ("page", lambda piece: [replace(piece, data=piece.data[1:])], "bytes: this server's have"),
+    ],
+)
+async def test_pieces_that_are_wrong_fail_their_request_alone(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, kind: str, change: Callable[[Piece], list[Piece]], words: str
+) -> None:
+    prefill, decode = await fleet.start("prefill"), await fleet.start("decode")
+    ids = [256, 260, *range(97, 110), 257, 261]  # an odd number, so that there is a state
+    body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 3, "temperature": 0}}
+    post = Room.post_piece
+
+    def other(room: Room, piece: Piece) -> None:
+        for one in change(piece) if piece.kind == kind else [piece]:
+            post(room, one)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Room, "post_piece", other)
+        _, answer = await fleet.pair(prefill, decode, body, "/generate")
+    assert (answer.status, answer.code) == (500, "transfer_failed")
+    assert words in answer.message
+    assert [reply.status for reply in await fleet.pair(prefill, decode, body, "/generate")] == [200, 200]
+    await works(fleet, prefill, decode)
 
 
 async def test_a_room_can_be_used_once_at_a_time(fleet: Fleet) -> None:
