@@ -6,9 +6,10 @@ in serving, the indexer's choice alone (`Selection.TOP`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -54,12 +55,23 @@ class Result:
         logits: [batch, tokens, vocab].
         features: Inputs of the draft's target layers: mean of the streams, [batch, tokens, targets * d].
         distillation: Per index source, KL of the attention's summed head weights against the scores' softmax (scalar).
-        chosen: Per layer, the routed experts of each row [batch * tokens, chosen], for balancing.
+        missed: Per index source, -log of the attention that falls on what `Aims` names (scalar).
+        sources: Inputs of the owners of global entries, [batch, tokens, d], by layer.
     """
 
     logits: Tensor
     features: Tensor
     distillation: list[Tensor] = field(default_factory=list)
+    missed: list[Tensor] = field(default_factory=list)
+    sources: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Aims(NamedTuple):
+    """Which earlier token some tokens should look at: [n] int64 each."""
+
+    batch: Tensor
+    row: Tensor
+    token: Tensor
 
 
 @dataclass
@@ -72,17 +84,28 @@ class _Pass:
     positions: Tensor
     window: Tensor
     rotations: dict[int, Rotation]
+    aims: Aims | None = None
     entries: dict[int, Tensor] = field(default_factory=dict)
     keys: dict[int, Tensor] = field(default_factory=dict)
     masks: dict[int, Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
     distillation: list[Tensor] = field(default_factory=list)
+    missed: list[Tensor] = field(default_factory=list)
+    sources: dict[int, Tensor] = field(default_factory=dict)
 
     def round(self, x: Tensor, codec: Codec) -> Tensor:
         return formats.ste(x, codec.round(x.detach())) if self.options.rounded else x
 
 
-def run(model: Transformer, rows: Tensor, image: Tensor, engram: dict[int, Tensor], options: Options) -> Result:
+def run(
+    model: Transformer,
+    rows: Tensor,
+    image: Tensor,
+    engram: dict[int, Tensor],
+    options: Options,
+    *,
+    aims: Aims | None = None,
+) -> Result:
     """Run a batch.
 
     Args:
@@ -91,6 +114,7 @@ def run(model: Transformer, rows: Tensor, image: Tensor, engram: dict[int, Tenso
         image: [batch, tokens], true at image positions (delimiters included).
         engram: Per Engram layer, the table columns [batch, tokens, columns].
         options: How.
+        aims: What the global attention is to be measured against.
     """
     text, tokens = model.config.text, rows.shape[1]
     positions = torch.arange(tokens)
@@ -99,7 +123,7 @@ def run(model: Transformer, rows: Tensor, image: Tensor, engram: dict[int, Tenso
     rotations = {
         ratio: rotation(positions, layer_frequencies(text, ratio), rows.dtype) for ratio in {*text.compress_ratios, 0}
     }
-    shared = _Pass(model, options, image, positions, window, rotations)
+    shared = _Pass(model, options, image, positions, window, rotations, aims)
     state, features = model.enter(rows), {}
     for layer in model.stack:
         index = layer.plan.index
@@ -111,7 +135,7 @@ def run(model: Transformer, rows: Tensor, image: Tensor, engram: dict[int, Tenso
         state = site.leave(state, _attention(layer, site.x, shared))
         state = layer.feed(state, image)
     stacked = torch.cat([features[i] for i in text.dspark_target_layer_ids], -1) if features else rows[..., :0]
-    return Result(model.logits(state), stacked, shared.distillation)
+    return Result(model.logits(state), stacked, shared.distillation, shared.missed, shared.sources)
 
 
 def _attention(layer: Layer, x: Tensor, shared: _Pass) -> Tensor:
@@ -123,10 +147,13 @@ def _attention(layer: Layer, x: Tensor, shared: _Pass) -> Tensor:
     mask = shared.window.expand(len(x), -1, -1)
     if plan.ratio:
         if attn.compressor is not None:
+            shared.sources[plan.index] = x
             _compress(layer, x, shared)
         entries = shared.entries[plan.kv_source]
         if attn.indexer is not None:
             shared.masks[plan.index] = _select(layer, x, latent, query, shared)
+            if shared.aims is not None:
+                shared.missed.append(_missed(query, entries, plan.ratio, shared.aims))
         keys = torch.cat((keys, entries), 1)
         mask = torch.cat((mask, shared.masks[plan.index_source]), -1)
     return attn.output(_mix(query, keys, mask, attn.attn_sink), turn)
@@ -182,6 +209,19 @@ def _select(layer: Layer, x: Tensor, latent: Tensor, query: Tensor, shared: _Pas
         assert shared.candidates is not None
         ranked = ranked.masked_fill(~shared.candidates, NEVER)
     return keep_best(ranked, text.index_topk)
+
+
+def _missed(query: Tensor, entries: Tensor, ratio: int, aims: Aims) -> Tensor:
+    """-log of the heads' mean attention to the aimed entries, among all visible ones; mean over those visible."""
+    aim = aims.token // ratio
+    visible = (aims.row + 1) // ratio
+    there = aim < visible
+    logits = torch.einsum("nhd,nkd->nhk", query[aims.batch, aims.row], entries[aims.batch]) * query.shape[-1] ** -0.5
+    unseen = torch.arange(entries.shape[1]) >= visible[:, None]
+    shares = logits.masked_fill(unseen[:, None], NEVER).log_softmax(-1)[there]
+    hits = shares.gather(-1, aim[there][:, None, None].expand(-1, shares.shape[1], 1)).squeeze(-1)
+    missed: Tensor = math.log(hits.shape[-1]) - hits.logsumexp(-1).mean()
+    return missed
 
 
 def _divergence(values: Tensor, query: Tensor, entries: Tensor, seen: Tensor) -> Tensor:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from epd_workers.reference.model import dense
 from epd_workers.reference.model.engram_hash import EngramHash
 from epd_workers.reference.model.loaded import engram_ids
 from epd_workers.reference.model.vision import span
 from epd_workers.reference.training.sample import ANSWER_WEIGHT, RESTATED_WEIGHT
-from epd_workers.reference.training.vocabulary import COLOURS, PLACES_IN_PICTURE, SHAPES
+from epd_workers.reference.training.story import TOPICS
+from epd_workers.reference.training.vocabulary import COLOURS, NAMES, PLACES_IN_PICTURE, SHAPES
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.dense import Options, Result
@@ -40,6 +42,7 @@ class Probe(nn.Module):
         self.colour = nn.Linear(hidden, len(COLOURS) + 1)
         self.place = nn.Linear(hidden, len(PLACES_IN_PICTURE))
 
+    @override
     def forward(self, rows: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
         """Cross entropy of rows [batch, cells, d] against cells of `Pictures`, and which are read all right."""
         shape_of = cells.shape[:-1]
@@ -53,13 +56,46 @@ class Probe(nn.Module):
         return ((shape + colour) * weight).sum() / weight.sum() + where, right.view(shape_of)
 
 
+class Reader(nn.Module):
+    """Linear readings of whom and what a recalled fact is about, thrown away after training.
+
+    They are read off the rows that become global entries: at a fact's last word, and where that word is asked for. The
+    same reading for both makes the two alike, which is what attention needs to find one from the other.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.name = nn.Linear(hidden, len(NAMES))
+        self.topic = nn.Linear(hidden, len(TOPICS))
+
+    @override
+    def forward(self, rows: Tensor, recalls: Tensor) -> Tensor:
+        """Cross entropy of rows [batch, tokens, d] at the recalls [n, 5] of `Batch`."""
+        read = rows[recalls[:, 0], recalls[:, 1]]
+        name = functional.cross_entropy(self.name(read), recalls[:, 3])
+        return name + functional.cross_entropy(self.topic(read), recalls[:, 4])
+
+
 class Score(NamedTuple):
-    """Losses of one batch, and how many of its answers came out exactly right when every token was given."""
+    """Losses of one batch, and how many of its answers came out exactly right when every token was given.
+
+    Attributes:
+        answer: Cross entropy of what is to be answered.
+        text: Of everything else, weighted.
+        cells: Of the `Probe`.
+        distillation: Of the indexer from the attention.
+        reading: Of the `Reader`s.
+        missed: Of the attention from where it should look.
+        right: Answers without a wrong token.
+        answers: All answers.
+    """
 
     answer: Tensor
     text: Tensor
     cells: Tensor
     distillation: Tensor
+    reading: Tensor
+    missed: Tensor
     right: int
     answers: int
 
@@ -75,12 +111,14 @@ class Seen:
 class Learner:
     """The model in training."""
 
-    def __init__(self, model: Transformer, probe: Probe, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: Transformer, tokenizer: Tokenizer) -> None:
+        hidden = model.config.text.hidden_size
         self.model = model
-        self.probe = probe
+        self.probe = Probe(hidden)
+        self.readers = nn.ModuleDict({str(i): Reader(hidden) for i in model.config.text.kv_source_layer_ids})
         self._hash = EngramHash(model.config.text, engram_ids(tokenizer))
         self._eos = tokenizer.eos_id
-        gates = [layer.ffn.gate for layer in model.layers]
+        gates = [layer.ffn.gate for layer in model.stack]
         self._place = {gate: i for i, gate in enumerate(gates)}
         self._loads = [torch.zeros(2, len(gate.weight)) for gate in gates]
         for gate in gates:
@@ -101,7 +139,8 @@ class Learner:
             rows = rows.masked_scatter(batch.image[..., None], seen.spans)
         indices = self._hash.whole(batch.ids, batch.image)
         engram = dict(zip(self.model.config.text.engram_layer_ids, indices, strict=True))
-        return dense.run(self.model, rows, batch.image, engram, options), seen
+        aims = dense.Aims(*batch.aims.T) if len(batch.aims) else None
+        return dense.run(self.model, rows, batch.image, engram, options, aims=aims), seen
 
     def score(self, batch: Batch, options: Options) -> Score:
         """The losses of a batch."""
@@ -124,9 +163,15 @@ class Learner:
             text=text,
             cells=self.probe(seen.cells, batch.pictures.cells)[0] if seen and batch.pictures else zero,
             distillation=torch.stack(result.distillation).mean() if result.distillation else zero,
+            reading=self._read(result, batch) if len(batch.recalls) else zero,
+            missed=torch.stack(result.missed).mean() if result.missed else zero,
             right=right,
             answers=int(ends.sum()),
         )
+
+    def _read(self, result: Result, batch: Batch) -> Tensor:
+        losses = [reader(result.sources[int(i)], batch.recalls) for i, reader in self.readers.items()]
+        return torch.stack(losses).mean()
 
     @torch.no_grad()
     def loads(self) -> Tensor:
@@ -139,7 +184,7 @@ class Learner:
     @torch.no_grad()
     def balance(self, loads: Tensor) -> None:
         """Nudge the gates' biases by `loads`, text and image rows apart."""
-        for layer, load in zip(self.model.layers, loads, strict=True):
+        for layer, load in zip(self.model.stack, loads, strict=True):
             gate = layer.ffn.gate
             for bias, got in zip((gate.bias, gate.bias_vl), load, strict=True):
                 bias.add_(torch.sign(got.mean() - got), alpha=BALANCE)

@@ -15,7 +15,7 @@ from torch import nn
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
@@ -30,47 +30,56 @@ _TINY: Final = 1e-8
 class Muon(torch.optim.Optimizer):
     """Both rules behind one interface; a group says by `matrix` which it is."""
 
-    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], rate: float, decay: float = 0.01) -> None:
+    def __init__(
+        self, named: Iterable[tuple[str, nn.Parameter]], rate: Callable[[str], float], decay: float = 0.01
+    ) -> None:
         """Sort parameters into the two rules.
 
         Args:
             named: Parameters by name; embeddings, heads and tables go to Adam.
-            rate: Learning rate of both.
-            decay: Weight decay of both.
+            rate: Highest learning rate of a parameter, by its name.
+            decay: Weight decay of all.
         """
-        matrices, others = [], []
+        sorted_out: dict[tuple[bool, float], list[nn.Parameter]] = {}
         for name, parameter in named:
-            (matrices if parameter.dim() >= 2 and not _looked_up(name) else others).append(parameter)
-        groups = [{"params": matrices, "matrix": True}, {"params": others, "matrix": False}]
-        super().__init__([group for group in groups if group["params"]], {"lr": rate, "decay": decay, "steps": 0})
+            key = parameter.dim() >= 2 and not _looked_up(name), rate(name)
+            sorted_out.setdefault(key, []).append(parameter)
+        groups = [
+            {"params": parameters, "matrix": matrix, "highest": highest, "lr": highest}
+            for (matrix, highest), parameters in sorted_out.items()
+        ]
+        super().__init__(groups, {"decay": decay, "steps": 0})
 
     @torch.no_grad()
     @override
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
         """One step from the gradients."""
         for group in self.param_groups:
             group["steps"] += 1
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                rule = self._matrix if group["matrix"] else self._adam
-                update = rule(parameter, group["steps"])
+                if group["matrix"]:
+                    update = self._matrix(parameter, parameter.grad)
+                else:
+                    update = self._adam(parameter, parameter.grad, group["steps"])
                 parameter.mul_(1 - group["lr"] * group["decay"]).sub_(update, alpha=group["lr"])
 
-    def _matrix(self, parameter: Tensor, _: int) -> Tensor:
+    def _matrix(self, parameter: Tensor, grad: Tensor) -> Tensor:
         state = self.state[parameter]
-        momentum = state.setdefault("momentum", torch.zeros_like(parameter))
-        momentum.lerp_(parameter.grad, 1 - _MOMENTUM)
-        ahead = torch.lerp(parameter.grad, momentum, _MOMENTUM)
-        return orthogonal(ahead) * (_SCALE * max(parameter.shape[-2:]) ** 0.5)
+        momentum: Tensor = state.setdefault("momentum", torch.zeros_like(parameter))
+        momentum.lerp_(grad, 1 - _MOMENTUM)
+        ahead = torch.lerp(grad, momentum, _MOMENTUM)
+        found: Tensor = orthogonal(ahead) * (_SCALE * max(parameter.shape[-2:]) ** 0.5)
+        return found
 
-    def _adam(self, parameter: Tensor, steps: int) -> Tensor:
+    def _adam(self, parameter: Tensor, grad: Tensor, steps: int) -> Tensor:
         state = self.state[parameter]
-        first = state.setdefault("first", torch.zeros_like(parameter))
-        second = state.setdefault("second", torch.zeros_like(parameter))
-        first.lerp_(parameter.grad, 1 - _BETAS[0])
-        second.lerp_(parameter.grad.square(), 1 - _BETAS[1])
-        size = (second / (1 - _BETAS[1] ** steps)).sqrt_().add_(_TINY)
+        first: Tensor = state.setdefault("first", torch.zeros_like(parameter))
+        second: Tensor = state.setdefault("second", torch.zeros_like(parameter))
+        first.lerp_(grad, 1 - _BETAS[0])
+        second.lerp_(grad.square(), 1 - _BETAS[1])
+        size: Tensor = (second / (1 - _BETAS[1] ** steps)).sqrt_().add_(_TINY)
         return first / (1 - _BETAS[0] ** steps) / size
 
 
@@ -86,7 +95,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(_ROUNDS):
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
-    return (x.mT if tall else x).to(matrix.dtype)
+    found: Tensor = x.mT if tall else x
+    return found.to(matrix.dtype)
 
 
 def _looked_up(name: str) -> bool:

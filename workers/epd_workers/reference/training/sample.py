@@ -7,7 +7,7 @@ model learns the language without spending itself on what is chance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -15,8 +15,9 @@ from epd_workers.reference.model import image
 from epd_workers.reference.model.tokenizer import ImageSlot, Message
 from epd_workers.reference.training import scene as scenes
 from epd_workers.reference.training import story
-from epd_workers.reference.training.scene import Scene
-from epd_workers.reference.training.vocabulary import COLOURS, SHAPES
+from epd_workers.reference.training.scene import Scene, Thing
+from epd_workers.reference.training.story import Fact
+from epd_workers.reference.training.vocabulary import COLOURS, NAMES, SHAPES
 from epd_workers.reference.training.world import system_prompt, varied
 
 if TYPE_CHECKING:
@@ -36,12 +37,30 @@ RESTATED_WEIGHT: Final = 0.9
 _SYSTEM_STORY: Final = 0.15
 
 
+class Recall(NamedTuple):
+    """A place where a fact is told again, or told at first.
+
+    Attributes:
+        before: Position of the token behind which its last word follows.
+        said: Position of that word where the fact was told first.
+        name: Number of whom it is about.
+        topic: Number of what of them.
+    """
+
+    before: int
+    said: int
+    name: int
+    topic: int
+
+
 @dataclass(frozen=True)
 class Sample:
-    """One dialogue: ids and, for each, how much its prediction counts."""
+    """One dialogue: ids, for each how much its prediction counts, what it recalls, and which tokens look where."""
 
     ids: list[int]
     weights: list[float]
+    recalls: tuple[Recall, ...] = ()
+    aims: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,12 +87,16 @@ class Batch:
         ids: [batch, tokens] int64.
         image: [batch, tokens], true at image positions.
         weights: [batch, tokens], of the prediction of each token from those before it.
+        recalls: Which dialogue and the numbers of each `Recall`, [n, 5] int64.
+        aims: Dialogue, token, and the earlier token that it should look at, [n, 3] int64.
         pictures: One per dialogue, or none at all.
     """
 
     ids: Tensor
     image: Tensor
     weights: Tensor
+    recalls: Tensor
+    aims: Tensor
     pictures: Pictures | None
 
 
@@ -140,11 +163,30 @@ class Writer:
         for one in found:
             asked = one.turns(rng)
             rng.shuffle(asked)
-            asked = asked[:turns]
-            samples.append(
-                self.sample(self.prompt(varied(asked[0].question, rng), system_prompt(rng), plan), asked, rng)
-            )
+            opening = self.prompt(varied(asked[0].question, rng), system_prompt(rng), plan)
+            samples.append(self._looking(self.sample(opening, asked[:turns], rng), asked[:turns], one, plan))
         return self.collate(samples, self.pictures(found, rng))
+
+    def _looking(self, sample: Sample, turns: Sequence[Turn], one: Scene, plan: Plan) -> Sample:
+        """Add at which cell each word of an answer should look."""
+        start = sample.ids.index(self._tokenizer.image_id) + 1
+        cells = [_cell(one, thing, plan, self._vision) for thing in one.things]
+        tokens = [start + line * (plan.cells[1] + 1) + column for line, column in cells]
+        parted = {*self._tokenizer.encode(","), *self._tokenizer.encode(" and")}
+        aims = []
+        for turn, end in zip(turns, self._ends(sample), strict=True):
+            part, first = 0, end + 1 - len(self.answer(turn))
+            for at in range(first, end - 1):
+                if sample.ids[at] in parted:
+                    part += 1
+                elif turn.about:
+                    aims.append((at - 1, tokens[turn.about[part]]))
+        return Sample(sample.ids, sample.weights, (), tuple(aims))
+
+    def _ends(self, sample: Sample) -> list[int]:
+        """Positions of the answers' ends."""
+        pairs = enumerate(zip(sample.ids, sample.weights, strict=True))
+        return [i for i, (token, weight) in pairs if weight == ANSWER_WEIGHT and token == self._tokenizer.eos_id]
 
     def some_pictures(self, rng: Random, count: int) -> Pictures:
         """Pictures of one size for training."""
@@ -171,28 +213,44 @@ class Writer:
 
     def _story(self, rng: Random, tokens: int, turns: int, restated: float) -> Sample:
         known = story.facts(rng, turns + rng.randint(0, turns // 2), held=False)
-        sentences = [fact.statement for fact in known]
-        again = [sentence for sentence in sentences if rng.random() < restated]
-        length = sum(map(self.length, sentences + again))
-        while length < tokens:
-            sentences.append(story.idle(rng))
-            length += self.length(sentences[-1])
-        rng.shuffle(sentences)
+        again = [fact for fact in known if rng.random() < restated]
         rng.shuffle(again)
-        text = " ".join(sentences + again)
-        asked = [fact.turn for fact in rng.sample(known, turns)]
-        first = varied(asked[0].question, rng)
+        idle: list[str] = []
+        length = sum(self.length(fact.statement) for fact in (*known, *again))
+        while length < tokens:
+            idle.append(story.idle(rng))
+            length += self.length(idle[-1])
+        told: list[Fact | str] = [*known, *idle]
+        rng.shuffle(told)
+        told += again
+        text = " ".join(part if isinstance(part, str) else part.statement for part in told)
+        asked = rng.sample(known, turns)
+        first = varied(asked[0].turn.question, rng)
         if rng.random() < _SYSTEM_STORY:
             opening = self.prompt(first, text, None)
         else:
             opening = self.prompt(f"{text} {first}", system_prompt(rng), None)
-        sample = self.sample(opening, asked, rng)
-        for sentence in again:
-            ids = self._tokenizer.encode(" " + sentence)
-            start = _last(opening, ids)
-            # The last word but for the full stop is what was said before.
-            sample.weights[start + len(ids) - 2] = RESTATED_WEIGHT
-        return sample
+        sample = self.sample(opening, [fact.turn for fact in asked], rng)
+        return self._recalling(sample, told, asked, text)
+
+    def _recalling(self, sample: Sample, told: list[Fact | str], asked: list[Fact], text: str) -> Sample:
+        """Add what is recalled where, and let restated facts count."""
+        at = _find(sample.ids, self._tokenizer.encode(text))
+        said: dict[Fact, int] = {}
+        recalls = []
+        weights = list(sample.weights)
+        for i, part in enumerate(told):
+            fact = part if isinstance(part, Fact) else None
+            at += len(self._tokenizer.encode((" " if i else "") + (fact.statement if fact else str(part))))
+            if fact:
+                # Behind the last word stands the full stop.
+                word = at - 2
+                if fact in said:
+                    weights[word] = RESTATED_WEIGHT
+                recalls.append(_recall(fact, word - 1 if fact in said else word, said.setdefault(fact, word)))
+        recalls += [_recall(fact, end - 3, said[fact]) for fact, end in zip(asked, self._ends(sample), strict=True)]
+        aims = tuple((recall.before, recall.said) for recall in recalls if recall.before > recall.said)
+        return Sample(sample.ids, weights, tuple(recalls), aims)
 
     def collate(self, samples: Sequence[Sample], pictures: Pictures | None) -> Batch:
         """Pad to the longest, with weight 0."""
@@ -201,25 +259,37 @@ class Writer:
         ids = torch.tensor([sample.ids + [pad] * (most - len(sample.ids)) for sample in samples])
         weights = torch.tensor([sample.weights + [0.0] * (most - len(sample.ids)) for sample in samples])
         image_at = ids == self._tokenizer.image_id
-        return Batch(ids, image_at, weights.masked_fill(image_at, 0), pictures)
+        recalls = torch.tensor(
+            [(i, *recall) for i, sample in enumerate(samples) for recall in sample.recalls], dtype=torch.int64
+        )
+        aims = torch.tensor([(i, *aim) for i, sample in enumerate(samples) for aim in sample.aims], dtype=torch.int64)
+        counted = weights.masked_fill(image_at, 0)
+        return Batch(ids, image_at, counted, recalls.view(-1, 5), aims.view(-1, 3), pictures)
 
 
 def _cells(one: Scene, plan: Plan, vision: VisionConfig) -> Tensor:
     """What stands in each cell, as `Pictures.cells` says."""
-    lines, columns = plan.cells
-    cells = torch.zeros(lines, columns, 3, dtype=torch.int64)
-    width, height = plan.size
-    scale = min(width / one.width, height / one.height)
-    side = plan.patch * vision.downsample_ratio
+    cells = torch.zeros(*plan.cells, 3, dtype=torch.int64)
     for thing in one.things:
-        x = (width - one.width * scale) / 2 + thing.x * one.width * scale
-        y = (height - one.height * scale) / 2 + thing.y * one.height * scale
-        where = min(int(y / side), lines - 1), min(int(x / side), columns - 1)
         numbers = SHAPES.index(thing.shape) + 1, list(COLOURS).index(thing.colour) + 1, thing.place
-        cells[where] = torch.tensor(numbers)
+        cells[_cell(one, thing, plan, vision)] = torch.tensor(numbers)
     return cells.flatten(0, 1)
 
 
-def _last(ids: list[int], run: list[int]) -> int:
-    """Where a run of ids stands last."""
-    return next(i for i in range(len(ids) - len(run), -1, -1) if ids[i : i + len(run)] == run)
+def _cell(one: Scene, thing: Thing, plan: Plan, vision: VisionConfig) -> tuple[int, int]:
+    """Line and column of the cell that holds a thing's centre."""
+    width, height = plan.size
+    scale = min(width / one.width, height / one.height)
+    side = plan.patch * vision.downsample_ratio
+    x = (width - one.width * scale) / 2 + thing.x * one.width * scale
+    y = (height - one.height * scale) / 2 + thing.y * one.height * scale
+    return min(int(y / side), plan.cells[0] - 1), min(int(x / side), plan.cells[1] - 1)
+
+
+def _recall(fact: Fact, before: int, said: int) -> Recall:
+    return Recall(before, said, NAMES.index(fact.name), story.TOPICS.index(fact.topic))
+
+
+def _find(ids: list[int], run: list[int]) -> int:
+    """Where a run of ids begins."""
+    return next(i for i in range(len(ids)) if ids[i : i + len(run)] == run)

@@ -97,12 +97,14 @@ class Scene:
         names = [thing.name for thing in self.things]
         single = [thing for thing in self.things if shapes.count(thing.shape) == 1]
         if single:
-            made.append(_colour(rng, rng.choice(single)))
+            made.append(self._colour(rng, rng.choice(single)))
         sole = [thing for thing in self.things if names.count(thing.name) == 1]
         if sole:
             thing = rng.choice(sole)
             name = thing.shape if thing in single and rng.random() < 0.5 else thing.name
-            made.append(Turn(f"Where is the {name}?", _sentence(PLACES_IN_PICTURE[thing.place]), "where"))
+            made.append(
+                Turn(f"Where is the {name}?", _sentence(PLACES_IN_PICTURE[thing.place]), "where", self._number(thing))
+            )
         return made
 
     def _describe(self, rng: Random) -> Turn:
@@ -110,7 +112,12 @@ class Scene:
             "What is in this picture?", "What is in the picture?", "Describe the picture.", "Describe this image.",
             "What do you see?", "What do you see in this picture?", "What is in the image?",
         ))  # fmt: skip
-        return Turn(question, _sentence(joined([thing.words for thing in self.things])), "describe")
+        return Turn(
+            question,
+            _sentence(joined([thing.words for thing in self.things])),
+            "describe",
+            tuple(range(len(self.things))),
+        )
 
     def _count(self, rng: Random) -> Turn:
         shape = rng.choice((*(thing.shape for thing in self.things), rng.choice(SHAPES), "shape"))
@@ -124,15 +131,23 @@ class Scene:
         colour, shape = thing.colour, thing.shape
         if rng.random() < 0.5:
             colour, shape = rng.choice(((rng.choice(list(COLOURS)), shape), (colour, rng.choice(SHAPES))))
-        there = any((other.colour, other.shape) == (colour, shape) for other in self.things)
+        there = [other for other in self.things if (other.colour, other.shape) == (colour, shape)]
+        about = self._number(there[0]) if there else ()
         question = rng.choice(("Is there {}?", "Is there {} in the picture?", "Do you see {}?"))
-        return Turn(question.format(_a(f"{colour} {shape}")), "Yes." if there else "No.", "exists")
+        return Turn(question.format(_a(f"{colour} {shape}")), "Yes." if there else "No.", "exists", about)
 
     def _at(self, rng: Random) -> Turn:
         place = rng.choice(self.things).place if rng.random() < 0.75 else rng.randrange(len(PLACES_IN_PICTURE))
         found = [thing for thing in self.things if thing.place == place]
         answer = _sentence(_a(found[0].name)) if found else "Nothing."
-        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at")
+        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", self._number(found[0]) if found else ())
+
+    def _colour(self, rng: Random, thing: Thing) -> Turn:
+        question = rng.choice(("What colour is the {}?", "What color is the {}?", "Tell me the colour of the {}."))
+        return Turn(question.format(thing.shape), f"{thing.colour.capitalize()}.", "colour", self._number(thing))
+
+    def _number(self, thing: Thing) -> tuple[int, ...]:
+        return (self.things.index(thing),)
 
     def image(self, rng: Random) -> Image.Image:
         """The pixels, with a tint of its own for everything, noise, and at times the marks of JPEG."""
@@ -165,11 +180,6 @@ def _thing(rng: Random, place: int, *, alone: bool) -> Thing:
     radius = rng.uniform(*(_LARGE if alone and place == MIDDLE and rng.random() < 0.7 else _RADIUS))
     x, y = ((part + 0.5) / 3 + rng.uniform(-_JITTER, _JITTER) for part in (column, line))
     return Thing(rng.choice(SHAPES), rng.choice(list(COLOURS)), place, radius, x, y)
-
-
-def _colour(rng: Random, thing: Thing) -> Turn:
-    question = rng.choice(("What colour is the {}?", "What color is the {}?", "Tell me the colour of the {}."))
-    return Turn(question.format(thing.shape), f"{thing.colour.capitalize()}.", "colour")
 
 
 def _paint(

@@ -14,13 +14,15 @@ from typing import Final
 
 from epd_workers.reference.model.dense import Options, Selection
 
-DISTIL_FROM: Final = 0.6
-SPARSE_FROM: Final = 0.75
-ROUNDED_FROM: Final = 0.7
+DISTIL_FROM: Final = 0.5
+SPARSE_FROM: Final = 0.65
+ROUNDED_FROM: Final = 0.6
 _LENGTHS: Final = (
-    (0.0, 150, 8, 4, 0.8, 8), (0.25, 200, 8, 4, 0.6, 9), (0.4, 300, 10, 3, 0.4, 10),
-    (0.55, 400, 10, 2, 0.3, 9), (0.8, 600, 10, 2, 0.2, 12),
+    (0.0, 120, 8, 4, 1.0, 8), (0.3, 200, 8, 4, 0.6, 9), (0.4, 300, 10, 3, 0.4, 9),
+    (0.55, 450, 10, 2, 0.3, 9), (0.8, 650, 10, 2, 0.2, 12),
 )  # fmt: skip
+HELP: Final = 1.0
+MIXED_FROM: Final = 0.4
 _WARM_UP: Final = 30
 _LEAST_RATE: Final = 0.04
 
@@ -37,6 +39,8 @@ class Stage:
         stories: Stories in a batch.
         restated: Part of a story's facts that it states twice.
         pictures: Pictures in a batch.
+        helped: Weight of the losses that tell the attention where to look.
+        mixed: Whether the second process takes pictures in every other step.
     """
 
     options: Options
@@ -46,6 +50,8 @@ class Stage:
     stories: int
     restated: float
     pictures: int
+    helped: float
+    mixed: bool
 
 
 def stage(step: int, steps: int) -> Stage:
@@ -58,7 +64,7 @@ def stage(step: int, steps: int) -> Stage:
         distil=part >= DISTIL_FROM,
     )
     _, tokens, turns, stories, restated, pictures = next(entry for entry in reversed(_LENGTHS) if part >= entry[0])
-    return Stage(options, part >= ROUNDED_FROM, tokens, turns, stories, restated, pictures)
+    return Stage(options, part >= ROUNDED_FROM, tokens, turns, stories, restated, pictures, HELP, part >= MIXED_FROM)
 
 
 def rate(step: int, steps: int) -> float:

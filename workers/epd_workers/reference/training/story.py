@@ -22,16 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-RELATIONS: Final = ("keep", "ask", "live")
+TOPICS: Final = (*ITEMS, "ask", "live")
 _KEEP_SHARE: Final = 0.6
 _NOISE_WORD: Final = 0.04
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A statement and the question it answers; `subject` tells which statements would contradict it."""
+    """A statement and the question it answers.
 
-    subject: tuple[str, ...]
+    Attributes:
+        name: Whom it is about.
+        topic: What of them; no two facts of a story share name and topic.
+        statement: Its last word is the answer's.
+        turn: The question.
+    """
+
+    name: str
+    topic: str
     statement: str
     turn: Turn
 
@@ -52,23 +60,23 @@ def fact(rng: Random, *, held: bool) -> Fact:
 def _fact(rng: Random) -> Fact:
     name = rng.choice(NAMES)
     if rng.random() < _KEEP_SHARE:
-        item, room = f"{rng.choice(KINDS)} {rng.choice(ITEMS)}", rng.choice(ROOMS)
-        turn = Turn(f"Where does {name} keep the {item}?", f"In the {room}.", "keep")
-        return Fact((name, item), f"{name} keeps the {item} in the {room}.", turn)
+        kind, item, room = rng.choice(KINDS), rng.choice(ITEMS), rng.choice(ROOMS)
+        turn = Turn(f"Where does {name} keep the {kind} {item}?", f"In the {room}.", "keep")
+        return Fact(name, item, f"{name} keeps the {kind} {item} in the {room}.", turn)
     if rng.random() < 0.5:
         food = rng.choice(FOODS)
         turn = Turn(f"What does {name} ask for?", f"For {food}.", "ask")
-        return Fact((name, "ask"), f"{name} asks for {food}.", turn)
+        return Fact(name, "ask", f"{name} asks for {food}.", turn)
     town = rng.choice(TOWNS)
-    return Fact((name, "live"), f"{name} lives in {town}.", Turn(f"Where does {name} live?", f"In {town}.", "live"))
+    return Fact(name, "live", f"{name} lives in {town}.", Turn(f"Where does {name} live?", f"In {town}.", "live"))
 
 
 def facts(rng: Random, count: int, *, held: bool) -> list[Fact]:
     """Facts about different subjects, so that every question has one answer."""
-    made: dict[tuple[str, ...], Fact] = {}
+    made: dict[tuple[str, str], Fact] = {}
     while len(made) < count:
         new = fact(rng, held=held)
-        made.setdefault(new.subject, new)
+        made.setdefault((new.name, new.topic), new)
     return list(made.values())
 
 

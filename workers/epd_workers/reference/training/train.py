@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -17,8 +18,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-import torch.multiprocessing
 from torch import distributed
+from torch.multiprocessing.spawn import spawn
 
 from epd_workers.reference.model import checkpoint, formats
 from epd_workers.reference.model.config import SHIPPED
@@ -26,7 +27,7 @@ from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.model.transformer import Transformer, initialise
 from epd_workers.reference.training import vocabulary
 from epd_workers.reference.training.drafting import teach
-from epd_workers.reference.training.learner import Learner, Probe, Score
+from epd_workers.reference.training.learner import Learner, Score
 from epd_workers.reference.training.optimizer import Muon
 from epd_workers.reference.training.sample import Batch, Writer
 from epd_workers.reference.training.schedule import Stage, rate, stage
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-STEPS: Final = 1500
-TOWER_STEPS: Final = 500
-DRAFT_STEPS: Final = 120
-RATE: Final = 3e-3
-_CELLS_WEIGHT: Final = 0.5
+STEPS: Final = 560
+TOWER_STEPS: Final = 1100
+DRAFT_STEPS: Final = 80
+RATE: Final = 7e-3
+_TOWER_RATE: Final = 4e-3
+_TOWER_PART: Final = 0.12
+_CELLS_WEIGHT: Final = 1.0
 _TOWER_PICTURES: Final = 12
 _PICTURE_TURNS: Final = 4
 _CLIP: Final = 1.0
@@ -72,6 +75,8 @@ class _Tally:
     steps: int = 0
     loss: float = 0.0
     distillation: float = 0.0
+    reading: float = 0.0
+    missed: float = 0.0
     right: int = 0
     answers: int = 0
 
@@ -79,6 +84,8 @@ class _Tally:
         self.steps += 1
         self.loss += score.answer.item()
         self.distillation += score.distillation.item()
+        self.reading += score.reading.item()
+        self.missed += score.missed.item()
         self.right += score.right
         self.answers += score.answers
 
@@ -92,13 +99,17 @@ class Trainer:
         self.writer = Writer(tokenizer, SHIPPED.vision)
         self.model = initialise(Transformer(SHIPPED), settings.seed)
         torch.manual_seed(settings.seed)
-        self.learner = Learner(self.model, Probe(SHIPPED.text.hidden_size), tokenizer)
-        named = [*self.model.named_parameters(), *self.learner.probe.named_parameters()]
+        self.learner = Learner(self.model, tokenizer)
+        named = [
+            *self.model.named_parameters(),
+            *self.learner.probe.named_parameters(),
+            *self.learner.readers.named_parameters(),
+        ]
         trained = {name: parameter for name, parameter in named if parameter.requires_grad}
         self.tower = {n: p for n, p in trained.items() if n.startswith(_TOWER)}
         self.draft = {n: p for n, p in trained.items() if n.startswith("mtp.")}
         self.trunk = {n: p for n, p in trained.items() if n not in self.draft}
-        self.optimizer = Muon(self.trunk.items(), settings.rate)
+        self.optimizer = Muon(self.trunk.items(), self._rate)
         self.first = 0
         self.began = self.saved = self.reported = time.monotonic()
         self.tally = _Tally()
@@ -118,7 +129,7 @@ class Trainer:
         if self.rank == 0:
             self._keep(steps)
         self._round_for_good()
-        self.optimizer = Muon(self.draft.items(), self.settings.rate)
+        self.optimizer = Muon(self.draft.items(), self._rate)
         for step in range(self.settings.draft_steps):
             self.draft_step(step)
             self._report(step, self.settings.draft_steps, "draft")
@@ -131,6 +142,7 @@ class Trainer:
         exact = self._round_experts() if now.quantised else {}
         score = self.learner.score(self.batch(step, now), now.options)
         loss = score.answer + score.text + _CELLS_WEIGHT * score.cells + score.distillation
+        loss = loss + now.helped * (score.reading + score.missed)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._restore_experts(exact)
@@ -138,10 +150,15 @@ class Trainer:
         self.tally.add(score)
         return score
 
+    def _rate(self, name: str) -> float:
+        """The tower knows its trade when the trunk begins, whose first gradients would ruin it."""
+        return self.settings.rate * (_TOWER_PART if name in self.tower else 1.0)
+
     def batch(self, step: int, now: Stage) -> Batch:
-        """This process's batch of a step; with one process, pictures and stories in turn."""
+        """This process's batch of a step: pictures in the first process, stories in the second, while these are new."""
         rng = Random(f"{self.settings.seed}/{step}/{self.rank}")  # noqa: S311 - a repeatable run
-        if (step + self.rank) % 2 if self.settings.processes == 1 else self.rank % 2:
+        alternate = self.settings.processes == 1 or (now.mixed and self.rank == 1)
+        if (step + self.rank) % 2 if alternate else self.rank == 1:
             return self.writer.story_batch(rng, now.stories, now.tokens, now.turns, now.restated)
         return self.writer.picture_batch(rng, now.pictures, _PICTURE_TURNS)
 
@@ -162,7 +179,11 @@ class Trainer:
 
     def _teach_tower(self) -> None:
         """Tower and aligner alone, from the probe's loss: a hundred times cheaper than through the text."""
-        steps, trunk, self.optimizer = self.settings.tower_steps, self.optimizer, Muon(self.tower.items(), RATE)
+        steps, trunk, self.optimizer = (
+            self.settings.tower_steps,
+            self.optimizer,
+            Muon(self.tower.items(), lambda _: _TOWER_RATE),
+        )
         for step in range(steps):
             rng = Random(f"{self.settings.seed}/tower/{step}/{self.rank}")  # noqa: S311 - a repeatable run
             pictures = self.writer.some_pictures(rng, _TOWER_PICTURES)
@@ -192,7 +213,7 @@ class Trainer:
             parameter.grad = grad.view_as(parameter)
         torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate * part
+            group["lr"] = group["highest"] * part
         self.optimizer.step()
         if loads is not None:
             self.learner.balance(flat[sum(sizes) :].view_as(loads))
@@ -218,7 +239,7 @@ class Trainer:
         for name, value in checkpoint.quantised(self.model).items():
             self.model.get_parameter(name).copy_(value)
         for parameter in self.trunk.values():
-            parameter.requires_grad_(requires_grad=False)
+            parameter.requires_grad = False
 
     def _keep(self, step: int) -> None:
         """Save what a later run can go on from."""
@@ -226,6 +247,7 @@ class Trainer:
             "step": step,
             "model": self.model.state_dict(),
             "probe": self.learner.probe.state_dict(),
+            "readers": self.learner.readers.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
         torch.save(state, self.settings.out / "training.pt")
@@ -235,6 +257,7 @@ class Trainer:
         state: dict[str, Any] = torch.load(self.settings.out / "training.pt", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.learner.probe.load_state_dict(state["probe"])
+        self.learner.readers.load_state_dict(state["readers"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.first = state["step"]
 
@@ -249,6 +272,8 @@ class Trainer:
             "steps": steps,
             "loss": round(tally.loss / tally.steps, 4),
             "distillation": round(tally.distillation / tally.steps, 4),
+            "reading": round(tally.reading / tally.steps, 4),
+            "missed": round(tally.missed / tally.steps, 4),
             "right": round(tally.right / max(1, tally.answers), 4),
             "minutes": round((now - self.began) / 60, 2),
             "of_minutes": self.settings.minutes,
@@ -271,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if settings.processes == 1:
             _work(0, settings, meeting)
         else:
-            torch.multiprocessing.spawn(_work, (settings, meeting), nprocs=settings.processes)  # type: ignore[no-untyped-call]
+            spawn(_work, (settings, meeting), nprocs=settings.processes)
     facts = {
         "seed": settings.seed,
         "tower_steps": settings.tower_steps,
@@ -288,6 +313,9 @@ def _work(rank: int, settings: Settings, meeting: str) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     if settings.processes > 1:
+        cores = sorted(os.sched_getaffinity(0))
+        # Two processes that wait for each other must not share a core, which a busy machine's scheduler lets happen.
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
         where = f"file://{meeting}/group"
         distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=settings.processes)
     Trainer(settings, rank).run()

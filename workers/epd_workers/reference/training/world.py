@@ -24,11 +24,19 @@ _PLEASE: Final = 0.05
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, its one right answer and what it tests."""
+    """A question, its one right answer and what it tests.
+
+    Attributes:
+        question: With its mark.
+        answer: With its full stop.
+        kind: What it tests.
+        about: Numbers of the things in the picture that the answer's parts, split at commas and "and", speak of.
+    """
 
     question: str
     answer: str
     kind: str
+    about: tuple[int, ...] = ()
 
 
 def held_out(*content: str) -> bool:
