@@ -65,7 +65,8 @@ images: cluster ## build the images and push those that changed to the cluster's
 nightly: $(STAMP) ## the tests that take longer than every change can afford
 	@$(VENV)/bin/pytest tests e2e/tests -m nightly
 
-bench: $(STAMP) ## measure what the README quotes; the operator's figures on the one that is installed
+bench: $(STAMP) ## measure what the README quotes (about 25 minutes); the operator's figures on the one that is installed
+	@$(PY) -m bench.replay
 	@$(PY) -m bench.validate
 	@$(PY) -m bench.operator
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -23,7 +24,7 @@ from e2e import stack as stacks
 from e2e.cluster.machine import Unfit
 from e2e.forward import Forward
 from e2e.kube import Kube, Object, ready_pods, until
-from e2e.picture import red_circle
+from e2e.picture import RED_CIRCLE, red_circle
 from e2e.progress import say
 from epd_operator.cli.reader import Deployment, Reader
 from epd_operator.cli.status import view
@@ -36,6 +37,27 @@ SAMPLE = stacks.ROOT / "manifests" / "samples" / "reference.yaml"
 NAMESPACE = "epd-demo"
 READY_SECONDS = 180
 ENGINE_ROLES = ("encode", "prefill", "decode")
+IDLE = (
+    "The wind was cold and the river waited. Then the boat slept on the quiet road. The night was long and the rain "
+    "fell. Then the horse stood on the dark bridge. The sky was grey and the field moved. "
+)
+STORY = f"Mira keeps the silver key in the barn. {IDLE * 4}Tom asks for honey. {IDLE}".strip()
+"""A fact, and much else behind it: the sliding window alone would have forgotten it."""
+
+
+class WrongAnswer(Exception):
+    """The path worked, the model did not."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question, its right answer, and the roles that must have worked on it."""
+
+    kind: str
+    question: str
+    content: list[Any]
+    answer: str
+    roles: tuple[str, ...]
 
 
 def wait(kubeconfig: Path, name: str, console: Console) -> None:
@@ -102,25 +124,38 @@ def report(kube: Kube, name: str, rid: str, roles: Sequence[str]) -> Table:
     return table
 
 
-def chats(kube: Kube, kubeconfig: Path, name: str, model: str, console: Console) -> None:
-    """An image chat and a text chat, with what the pods say about them."""
+def cases() -> list[Case]:
+    """What is asked, and what is right: a picture, and a fact told far before the question."""
     image_part = {"type": "image_url", "image_url": {"url": red_circle()}}
-    cases: list[tuple[str, list[Any], tuple[str, ...]]] = [
-        ("What do you see?", [image_part, {"type": "text", "text": "What do you see?"}], ENGINE_ROLES),
-        ("Name three rivers.", [{"type": "text", "text": "Name three rivers."}], ("prefill", "decode")),
+    seen, told = "What is in this picture?", "Where does Mira keep the silver key?"
+    return [
+        Case("image chat", seen, [image_part, {"type": "text", "text": seen}], RED_CIRCLE, ENGINE_ROLES),
+        Case("recall", told, [{"type": "text", "text": f"{STORY} {told}"}], "In the barn.", ("prefill", "decode")),
     ]
+
+
+def chats(kube: Kube, kubeconfig: Path, name: str, model: str, console: Console) -> list[str]:
+    """Every case through the router, with what the pods say about it; a line for each wrong answer."""
+    wrong = []
     with Forward(kubeconfig, NAMESPACE, f"svc/{name}", 8000) as url:
-        for question, content, roles in cases:
+        for case in cases():
             rid = f"demo-{uuid.uuid4().hex[:12]}"
-            answer, seconds = ask(url, model, [{"role": "user", "content": content}], rid)
-            kind = "image chat" if len(content) > 1 else "text chat"
-            console.print(f"\n[bold]{kind}[/bold]: {question}   [dim](request {rid}, {seconds:.2f} s)[/dim]")
-            console.print(f"  answer: {answer!r}", markup=False)
-            console.print(report(kube, name, rid, roles))
+            answer, seconds = ask(url, model, [{"role": "user", "content": case.content}], rid)
+            right = answer == case.answer
+            console.print(f"\n[bold]{case.kind}[/bold]: {case.question}   [dim](request {rid}, {seconds:.2f} s)[/dim]")
+            console.print(f"  answer: {answer!r}", "(right)" if right else "(WRONG)", markup=False)
+            console.print(report(kube, name, rid, case.roles))
+            if not right:
+                wrong.append(f"{case.question} was answered {answer!r}: right is {case.answer!r}")
+    return wrong
 
 
 def run(console: Console) -> None:
-    """All of it."""
+    """All of it.
+
+    Raises:
+        WrongAnswer: The model answered, but not what is right.
+    """
     stack = stacks.prepare()
     say("operator: installing the chart")
     stacks.install(stack)
@@ -133,9 +168,8 @@ def run(console: Console) -> None:
     kube.apply(deployment)
     wait(stack.kubeconfig, name, console)
     model = deployment["spec"].get("model", {}).get("servedName", name)
-    chats(kube, stack.kubeconfig, name, model, console)
+    wrong = chats(kube, stack.kubeconfig, name, model, console)
     console.print(
-        "\nThe Reference model has random weights in this release: the answers are noise, the path is real.\n"
         "\n[bold]Try next[/bold]\n"
         f"  export KUBECONFIG={stack.kubeconfig}\n"
         f"  .venv/bin/epd status --namespace {NAMESPACE} --watch\n"
@@ -144,6 +178,8 @@ def run(console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if wrong:
+        raise WrongAnswer("; ".join(wrong))
 
 
 def main() -> int:
@@ -157,7 +193,7 @@ def main() -> int:
         return 2
     except subprocess.CalledProcessError as error:
         return error.returncode if error.returncode in {1, 2} else 1
-    except (TimeoutError, ConnectionError, openai.APIError) as error:
+    except (TimeoutError, ConnectionError, WrongAnswer, openai.APIError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0

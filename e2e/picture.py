@@ -7,6 +7,9 @@ import io
 
 from PIL import Image, ImageDraw
 
+RED_CIRCLE = "A red circle in the middle."
+"""What is in it, in the Reference model's words."""
+
 
 def red_circle() -> str:
     """A red circle on white, as a data URL."""

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from e2e.kube import Kube, Object, ready_pods, until
-from e2e.picture import red_circle
+from e2e.picture import RED_CIRCLE, red_circle
 from e2e.tests import processes
 from e2e.tests.samples import ready
 
@@ -103,12 +103,13 @@ def test_image_chat_goes_through_an_encoder(client: openai.OpenAI, operator: Kub
     rid = f"e2e-{uuid.uuid4().hex}"
     answer = client.chat.completions.create(
         model="demo",
-        messages=with_picture("What do you see?", red_circle()),
-        max_tokens=8,
+        messages=with_picture("What is in this picture?", red_circle()),
+        max_tokens=24,
         temperature=0,
         extra_headers={"X-Request-ID": rid},
     )
-    assert answer.choices[0].finish_reason in {"stop", "length"}
+    assert answer.choices[0].message.content == RED_CIRCLE
+    assert answer.choices[0].finish_reason == "stop"
     records = {
         role: operator.pod_json(pod["metadata"]["namespace"], pod["metadata"]["name"], 30000, f"/v1/requests/{rid}")
         for role, pods in roles(operator, serving).items()
