@@ -23,10 +23,12 @@ from torch.multiprocessing.spawn import spawn
 
 from epd_workers.reference.model import checkpoint, formats
 from epd_workers.reference.model.config import SHIPPED
+from epd_workers.reference.model.loaded import LoadedModel
 from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.model.transformer import Transformer, initialise
 from epd_workers.reference.training import vocabulary
 from epd_workers.reference.training.drafting import teach
+from epd_workers.reference.training.evaluate import MODES, examine, quiz
 from epd_workers.reference.training.learner import Learner, Score
 from epd_workers.reference.training.optimizer import Muon
 from epd_workers.reference.training.sample import Batch, Writer
@@ -37,16 +39,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-STEPS: Final = 560
+STEPS: Final = 1050
 TOWER_STEPS: Final = 1100
 DRAFT_STEPS: Final = 80
 RATE: Final = 7e-3
 _TOWER_RATE: Final = 4e-3
-_TOWER_PART: Final = 0.12
+_TOWER_PART: Final = 0.15
 _CELLS_WEIGHT: Final = 1.0
 _TOWER_PICTURES: Final = 12
 _PICTURE_TURNS: Final = 4
 _CLIP: Final = 1.0
+PROBE: Final = {
+    "prompt": "Mira keeps the silver key in the barn. Where does Mira keep the silver key?",
+    "answer": "In the barn.",
+}
+"""What a server asks a checkpoint before it calls itself ready."""
 _TOWER: Final = ("vision.", "aligner.", "shape.", "colour.", "place.")
 _REPORT_SECONDS: Final = 10.0
 _SAVE_SECONDS: Final = 240.0
@@ -64,6 +71,7 @@ class Settings:
     rate: float
     processes: int
     minutes: float
+    cases: int
     resume: bool
     log: Path | None
 
@@ -297,14 +305,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             _work(0, settings, meeting)
         else:
             spawn(_work, (settings, meeting), nprocs=settings.processes)
-    facts = {
-        "seed": settings.seed,
-        "tower_steps": settings.tower_steps,
-        "steps": settings.steps,
-        "draft_steps": settings.draft_steps,
-    }
     minutes = round((time.monotonic() - began) / 60, 1)
-    (settings.out / "training.json").write_text(json.dumps({**facts, "minutes": minutes}, indent=2) + "\n")
+    facts = {name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")}
+    model = LoadedModel.load(settings.out)
+    found = examine(model, MODES[0], quiz(model, settings.cases))
+    accuracy = {group: round(part, 4) for group, part in found.items()}
+    report = {**facts, "minutes": minutes, "cases": settings.cases, "accuracy": accuracy, "probe": PROBE}
+    (settings.out / "training.json").write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 
@@ -337,6 +344,7 @@ def _parse(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--rate", type=float, default=RATE, help="highest learning rate (%(default)s)")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="(%(default)s)")
     parser.add_argument("--minutes", type=float, default=40.0, help="budget, only shown beside the time taken")
+    parser.add_argument("--cases", type=int, default=60, help="held-out questions of each sort behind it (%(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on from the training.pt in --out")
     parser.add_argument("--log", type=Path, help="append every progress line to this file")
     return Settings(**vars(parser.parse_args(argv)))
