@@ -113,10 +113,9 @@ def test_replay_of_any_config(config: dict[str, Any], seed: int, policy: Replay,
     for layer in range(source):
         assert torch.equal(cut.layers[layer].output, full.layers[layer].output)
     tails = sum(min(window, chunk) for chunk in chunks) + 2
-    assert len(cut.layers[-1].rows) == tails
-    assert cut.rows_x_layers + (length - tails) * (len(cut.layers) - late_start(source, len(cut.layers), policy)) == (
-        full.rows_x_layers
-    )
+    late = late_start(source, len(cut.layers), policy)
+    assert [len(layer.rows) for layer in cut.layers] == [length] * late + [tails] * (len(cut.layers) - late)
+    assert cut.rows_x_layers + (length - tails) * (len(cut.layers) - late) == full.rows_x_layers
     assert torch.isfinite(cut.logits[cut.layers[-1].rows]).all()
     if length > chunks[0]:
         first = [p for p in cut.layers[-1].rows if p < chunks[0]]
