@@ -103,9 +103,7 @@ class Scene:
             thing = rng.choice(sole)
             name = thing.shape if thing in single and rng.random() < 0.5 else thing.name
             made.append(
-                Turn(
-                    f"Where is the {name}?", _sentence(PLACES_IN_PICTURE[thing.place]), "where", (self._number(thing),)
-                )
+                Turn(f"Where is the {name}?", _sentence(PLACES_IN_PICTURE[thing.place]), "where", self._number(thing))
             )
         return made
 
@@ -118,36 +116,35 @@ class Scene:
             question,
             _sentence(joined([thing.words for thing in self.things])),
             "describe",
-            tuple((i,) for i in range(len(self.things))),
+            tuple(range(len(self.things))),
         )
 
     def _count(self, rng: Random) -> Turn:
         shape = rng.choice((*(thing.shape for thing in self.things), rng.choice(SHAPES), "shape"))
-        counted = tuple(i for i, thing in enumerate(self.things) if shape in {thing.shape, "shape"})
+        number = sum(shape in {thing.shape, "shape"} for thing in self.things)
         plural = shape + ("es" if shape.endswith("s") else "s")
         question = rng.choice(("How many {} are there?", "How many {} do you see?", "How many {} are in the picture?"))
-        return Turn(question.format(plural), f"{NUMBERS[len(counted)]}.", "count", (counted,))
+        return Turn(question.format(plural), f"{NUMBERS[number]}.", "count")
 
     def _exists(self, rng: Random) -> Turn:
         thing = rng.choice(self.things)
         colour, shape = thing.colour, thing.shape
         if rng.random() < 0.5:
             colour, shape = rng.choice(((rng.choice(list(COLOURS)), shape), (colour, rng.choice(SHAPES))))
-        there = any((other.colour, other.shape) == (colour, shape) for other in self.things)
+        there = [other for other in self.things if (other.colour, other.shape) == (colour, shape)]
+        about = self._number(there[0]) if there else ()
         question = rng.choice(("Is there {}?", "Is there {} in the picture?", "Do you see {}?"))
-        return Turn(
-            question.format(_a(f"{colour} {shape}")), "Yes." if there else "No.", "exists", (self._number(thing),)
-        )
+        return Turn(question.format(_a(f"{colour} {shape}")), "Yes." if there else "No.", "exists", about)
 
     def _at(self, rng: Random) -> Turn:
         place = rng.choice(self.things).place if rng.random() < 0.75 else rng.randrange(len(PLACES_IN_PICTURE))
         found = [thing for thing in self.things if thing.place == place]
         answer = _sentence(_a(found[0].name)) if found else "Nothing."
-        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", (self._number(found[0]),) if found else ())
+        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", self._number(found[0]) if found else ())
 
     def _colour(self, rng: Random, thing: Thing) -> Turn:
         question = rng.choice(("What colour is the {}?", "What color is the {}?", "Tell me the colour of the {}."))
-        return Turn(question.format(thing.shape), f"{thing.colour.capitalize()}.", "colour", (self._number(thing),))
+        return Turn(question.format(thing.shape), f"{thing.colour.capitalize()}.", "colour", self._number(thing))
 
     def _number(self, thing: Thing) -> tuple[int, ...]:
         return (self.things.index(thing),)

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-STEPS: Final = 1050
+STEPS: Final = 560
 TOWER_STEPS: Final = 1100
 DRAFT_STEPS: Final = 80
 RATE: Final = 7e-3
 _TOWER_RATE: Final = 4e-3
-_TOWER_PART: Final = 0.15
+_TOWER_PART: Final = 0.12
 _CELLS_WEIGHT: Final = 1.0
 _TOWER_PICTURES: Final = 12
 _PICTURE_TURNS: Final = 4

@@ -30,14 +30,13 @@ class Turn:
         question: With its mark.
         answer: With its full stop.
         kind: What it tests.
-        about: For each part of the answer, split at commas and "and", the numbers of the things in the picture to look
-            at.
+        about: Numbers of the things in the picture that the answer's parts, split at commas and "and", speak of.
     """
 
     question: str
     answer: str
     kind: str
-    about: tuple[tuple[int, ...], ...] = ()
+    about: tuple[int, ...] = ()
 
 
 def held_out(*content: str) -> bool:
