@@ -68,7 +68,7 @@ def ask(stack: Stack, namespace: str) -> None:
         request = urllib.request.Request(  # noqa: S310 - an address of this machine
             f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - the same
             assert answer.status == 200
 
 

@@ -38,7 +38,7 @@ def model(config: Any) -> Any:
     whole = importlib.import_module("sglang.srt.models.deepseek_v4")
     tower = importlib.import_module("sglang.srt.models.deepseek_v41_vit")
 
-    class Seeing(whole.DeepseekV4ForCausalLM):  # type: ignore[misc, name-defined]
+    class Seeing(whole.DeepseekV4ForCausalLM):  # type: ignore[misc, name-defined] # the engine's class, of no known type
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
             self.config = config

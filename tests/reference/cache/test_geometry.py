@@ -53,7 +53,7 @@ def test_a_page_holds_whole_groups(page_size: int) -> None:
 
 def test_all_faults_come_at_once() -> None:
     with pytest.raises(ValueError, match=r"page_size is 3.*; cache_type is 'fp8': must be one of fp4, bf16"):
-        Geometry.of(RELEASED, 3, "fp8")  # type: ignore[arg-type]
+        Geometry.of(RELEASED, 3, "fp8")  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_the_layout_tells_everything_apart() -> None:

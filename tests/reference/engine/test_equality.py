@@ -21,7 +21,6 @@ from epd_workers.reference.model.replay import PRESETS
 from tests.reference.engine.tiny import (
     GREEDY,
     SHORT,
-    WINDOW,
     answer,
     close,
     collect,
@@ -30,6 +29,7 @@ from tests.reference.engine.tiny import (
     started,
     text,
 )
+from tests.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -356,7 +356,7 @@ def test_nobody_reads_a_window_that_was_not_written(
                     pool.window_page(page).fill_(fill)
                 return taken
 
-            pool.allocate_windows = filled  # type: ignore[method-assign]
+            pool.allocate_windows = filled  # type: ignore[method-assign] # fills with rubbish
             for shared, own, seed in asked:
                 prompt, pieces = Prompt([*text(shared), *text(own, seed)]), list[Any]()
                 answers.append(await answer(engine, prompt))

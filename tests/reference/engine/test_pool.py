@@ -10,7 +10,7 @@ from epd_workers.reference.engine.request import Limits, PromptTooLong, QueueFul
 
 def limits(**sizes: int) -> Limits:
     given = {"page_size": 4, "max_total_tokens": 40, "max_running_requests": 3, "max_queued_requests": 2} | sizes
-    return Limits(**given)  # type: ignore[arg-type]
+    return Limits(**given)  # type: ignore[arg-type] # numbers, by name
 
 
 def test_first_in_line_is_not_overtaken() -> None:
@@ -46,7 +46,7 @@ def test_bad_limits_are_listed() -> None:
     with pytest.raises(
         ValueError, match=r"window_cache_tokens is -1.*cache_type is 'fp8'.*replay is '0.5.22': must be"
     ):
-        Limits(window_cache_tokens=-1, cache_type="fp8", replay="0.5.22")  # type: ignore[arg-type]
+        Limits(window_cache_tokens=-1, cache_type="fp8", replay="0.5.22")  # type: ignore[arg-type] # wrong
 
 
 class Twin:

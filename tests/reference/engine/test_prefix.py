@@ -13,10 +13,7 @@ from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
 from tests.reference.engine.tiny import (
-    LAYERS,
     SHORT,
-    SPLIT,
-    WINDOW,
     answer,
     collect,
     limits,
@@ -24,6 +21,7 @@ from tests.reference.engine.tiny import (
     started,
     text,
 )
+from tests.reference.small import LAYERS, SPLIT, WINDOW
 
 if TYPE_CHECKING:
     from epd_workers.reference.engine.engine import Engine

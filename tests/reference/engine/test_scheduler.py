@@ -49,7 +49,7 @@ def watch(engine: Scheduler) -> list[list[tuple[int, int, bool]]]:
         calls.append([(extend.start, len(extend.token_ids), extend.decode) for extend in extends])
         return forward(extends)
 
-    engine._forward = watched  # type: ignore[assignment]
+    engine._forward = watched  # type: ignore[assignment] # looks in between
     return calls
 
 
@@ -184,7 +184,7 @@ def test_an_abort_during_a_step_drops_its_result(model: LoadedModel, kind: Kind,
             held.append(engine._memory.pool.pages.free_count)
         return output
 
-    engine._forward = aborting  # type: ignore[assignment]
+    engine._forward = aborting  # type: ignore[assignment] # looks in between
     for _ in range(3):
         engine.step()
     assert [type(event) for rid, event in log if rid == "goes"] == [Aborted if kind == "prefill" else Step]
@@ -280,7 +280,7 @@ def test_logits_that_cannot_be_used_fail_their_request_alone(
         output.logits[0] = output.logits[0][:, :0]
         return output
 
-    engine._forward = cut  # type: ignore[assignment]
+    engine._forward = cut  # type: ignore[assignment] # looks in between
     for rid in ("first", "second"):
         engine.submit(job(rid, log, tokens=3, new=1))
     engine.step()

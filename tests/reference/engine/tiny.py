@@ -11,9 +11,8 @@ import torch
 
 from epd_workers.reference.engine.engine import Engine
 from epd_workers.reference.engine.request import ImageSpan, Limits, Prompt, Sampling, Step
-from epd_workers.reference.model.config import SHIPPED, Config
-from epd_workers.reference.model.loaded import LoadedModel, engram_ids
-from epd_workers.reference.model.tokenizer import Tokenizer
+from epd_workers.reference.model.loaded import LoadedModel
+from tests.reference.small import HIDDEN, config, sharpen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -21,56 +20,15 @@ if TYPE_CHECKING:
     from epd_workers.reference.engine.engine import Stream
     from epd_workers.reference.engine.memory import Memory
 
-WINDOW = 8
-LAYERS, SPLIT = 4, 2
-HIDDEN = 32
 GREEDY = Sampling(max_new_tokens=12, temperature=0, ignore_eos=True)
 SHORT = replace(GREEDY, max_new_tokens=3, logprobs=True, top_logprobs=5)
 HELLO = Prompt([256, 260, *b"hello", 257, 261])
 
 
-def tiny_config() -> Config:
-    """Window and Engram; pairs; the decoder half's source; a layer that reuses it."""
-    tokenizer = Tokenizer.default()
-    text = replace(
-        SHIPPED.text,
-        vocab_size=tokenizer.vocab_size,
-        engram_compressed_vocab_size=len(set(engram_ids(tokenizer))),
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_nextn_predict_layers=0,
-        max_position_embeddings=128,
-        compress_ratios=(0, 2, 1, 1),
-        kv_source_layer_ids=(1, SPLIT),
-        index_source_layer_ids=(1, SPLIT),
-        candidate_source_layer_id=SPLIT,
-        num_attention_heads=2,
-        head_dim=32,
-        qk_rope_head_dim=8,
-        q_lora_rank=32,
-        o_lora_rank=32,
-        o_groups=1,
-        sliding_window=WINDOW,
-        index_n_heads=2,
-        index_topk=8,
-        candidate_topk_blocks=4,
-        candidate_block_size=4,
-        n_routed_experts=3,
-        moe_intermediate_size=32,
-        hc_mult=2,
-        hc_sinkhorn_iters=2,
-        engram_layer_ids=(0,),
-    )
-    return replace(SHIPPED, text=text)
-
-
 def tiny_model(seed: int) -> LoadedModel:
-    """Weights larger than a fresh model's, so that every row matters to the logits."""
-    model = LoadedModel.random(tiny_config(), seed)
-    with torch.no_grad():
-        for name, weight in model.weights.named_parameters():
-            if name.startswith("layers.") and weight.dim() > 1:
-                weight.mul_(3.0)
+    """A model whose every row matters to the logits."""
+    model = LoadedModel.random(config(128), seed)
+    sharpen(model.weights)
     return model
 
 

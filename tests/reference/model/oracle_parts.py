@@ -170,7 +170,8 @@ def moe(x: Tensor, image: list[bool], text: dict[str, Any], w: Weights, name: st
     out = expert(x, w, f"{name}.shared_experts", limit)
     for i, is_image in enumerate(image):
         bias = w[f"{name}.gate.bias_vl" if is_image else f"{name}.gate.bias"]
-        ranked = sorted(range(len(bias)), key=lambda e, i=i, bias=bias: -float(affinity[i, e] + bias[e]))  # type: ignore[misc]
+        wanted = (affinity[i] + bias).tolist()
+        ranked = sorted(range(len(bias)), key=lambda e, wanted=wanted: -wanted[e])  # type: ignore[misc] # bound in the loop
         chosen = ranked[:top]
         total = sum(affinity[i, e] for e in chosen) + 1e-20
         for e in chosen:

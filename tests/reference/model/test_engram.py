@@ -80,7 +80,7 @@ def test_float32_trains_every_parameter_with_finite_slopes() -> None:
         assert parameter.grad is not None
         assert parameter.grad.isfinite().all()
         assert parameter.grad.abs().sum() > 0
-    assert not module.embed.weight.grad.is_sparse  # type: ignore[union-attr]
+    assert not module.embed.weight.grad.is_sparse  # type: ignore[union-attr] # there is a gradient
 
 
 def test_slopes_equal_finite_differences() -> None:

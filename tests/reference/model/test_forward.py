@@ -178,14 +178,18 @@ def test_the_released_halos() -> None:
     assert halo(19, 128) == 2414
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 8192))
-def test_work_is_counted_exactly(rows: int) -> None:
-    text = RELEASED.text
-    for policy, whole in (("0.5.23", 20), ("dsv41-37ae292e", 21)):
-        tail = tail_rows(PRESETS[policy], rows, text.sliding_window, whole=False)
-        assert PRESETS[policy].first_late(text) == whole
-        assert whole * rows + (40 - whole) * tail == whole * rows + (40 - whole) * min(128, rows)
+@pytest.mark.parametrize(
+    ("policy", "rows", "run"),
+    [("0.5.23", 8192, 166_400), ("dsv41-37ae292e", 8192, 174_464), ("0.5.23", 128, 5120), ("0.5.23", 129, 5140),
+     ("dsv41-37ae292e", 127, 5080), ("0.5.23", 1, 40)],
+)  # fmt: skip
+def test_released_layers_run_this_many_rows(policy: str, rows: int, run: int) -> None:
+    text, preset = RELEASED.text, PRESETS[policy]
+    early = preset.first_late(text)
+    tail = tail_rows(preset, rows, text.sliding_window, whole=False)
+    assert early * rows + (text.num_hidden_layers - early) * tail == run
+    assert tail_rows(preset, rows, text.sliding_window, whole=True) == rows
+    assert tail_rows(None, rows, text.sliding_window, whole=False) == rows
 
 
 @pytest.mark.parametrize("kind", ["fp4", "bf16"])

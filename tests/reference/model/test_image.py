@@ -98,7 +98,7 @@ def test_small_pictures_grow_to_the_least_size(width: int, height: int) -> None:
 def test_a_picture_and_its_mirror_on_the_diagonal(width: int, height: int) -> None:
     assume(accepted(width, height))
     upright, turned = plan(width, height, VISION), plan(height, width, VISION)
-    shrunk = any(a < b for a, b in (*zip(upright.size, (width, height)), *zip(turned.size, (height, width))))  # noqa: B905
+    shrunk = any(a < b for a, b in (*zip(upright.size, (width, height)), *zip(turned.size, (height, width))))  # noqa: B905 - pairs
     if not shrunk:
         assert upright.grid == turned.grid[::-1]
 
@@ -132,7 +132,7 @@ def test_a_limit_on_width_stretches() -> None:
 @CALM
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_order_of_pixels(high: int, wide: int, side: int, random: object) -> None:
-    generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
+    generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined] # Hypothesis' own random
     pixels = generator.integers(0, 256, (high * side, wide * side, 3), dtype=np.uint8)
     found = patches(Image.fromarray(pixels), Plan((high, wide), (1, 1), side))
     assert (found.shape, found.dtype) == ((high * wide, 3 * side * side), torch.float32)

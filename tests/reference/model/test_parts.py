@@ -174,12 +174,12 @@ def test_selection_and_candidates(seed: int, entries: int, count: int, block: in
     kept = indexer.candidates(values, visible, block, blocks)
     for row in range(ROWS):
         seen = int(visible[row])
-        order = sorted(range(seen), key=lambda j, r=row: (-float(values[r, j]), j))  # type: ignore[misc]
+        order = sorted(range(seen), key=lambda j, r=row: (-float(values[r, j]), j))  # type: ignore[misc] # bound in the loop
         best = sorted(order[:count])
         assert found[row].tolist() == best + [-1] * (min(count, entries) - len(best))
         best_blocks = sorted(
             range(-(-seen // block)),
-            key=lambda b, r=row, s=seen: (  # type: ignore[misc]
+            key=lambda b, r=row, s=seen: (  # type: ignore[misc] # bound in the loop
                 b != (s - 1) // block,
                 -float(values[r, b * block : (b + 1) * block].max()),
                 b,

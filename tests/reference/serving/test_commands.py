@@ -26,7 +26,7 @@ def test_training_and_evaluation_get_their_words(command: str, monkeypatch: pyte
         return 7
 
     module = ModuleType(command)
-    module.main = run  # type: ignore[attr-defined]
+    module.main = run  # type: ignore[attr-defined] # a module made here
     monkeypatch.setitem(sys.modules, f"epd_workers.reference.training.{command}", module)
     assert main([command, "--seed", "3"]) == 7
     assert seen == [["--seed", "3"]]

@@ -10,8 +10,8 @@ from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.errors import ApiError
 from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.record import Leg, Record, RecordBook
-from tests.reference.serving import tiny
 from tests.reference.serving.conftest import CHAT, SHORT, chat
+from tests.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from tests.reference.serving.conftest import Fleet, Running
@@ -109,15 +109,15 @@ async def test_replay_is_told_with_its_reason_and_its_rows(fleet: Fleet) -> None
     decoder, encoder = told["decoder"], told["encoder"]
     assert decoder.keys() == {"active", "reason", "preset", "rows_run", "rows_skipped"}
     assert (decoder["active"], decoder["reason"], decoder["preset"]) == (True, "", "0.5.23")
-    assert encoder == {"active": True, "reason": "", "rows_replayed": tiny.WINDOW}
+    assert encoder == {"active": True, "reason": "", "rows_replayed": WINDOW}
     values = await half_values(server)
     assert values["epd_replay_active decoder "] == values["epd_replay_active encoder "] == 1
     assert values["epd_replay_layer_rows_total decoder run"] == decoder["rows_run"]
     assert values["epd_replay_layer_rows_total decoder skipped"] == decoder["rows_skipped"] > 0
     ran = values["epd_replay_layer_rows_total encoder run"]
     assert ran == values["epd_replay_layer_rows_total decoder run"] + decoder["rows_skipped"]
-    assert values["epd_replay_layer_rows_total encoder skipped"] == 2 * (cached - tiny.WINDOW)
-    assert values["sglang:cached_tokens_total device reference"] == cached > tiny.WINDOW
+    assert values["epd_replay_layer_rows_total encoder skipped"] == 2 * (cached - WINDOW)
+    assert values["sglang:cached_tokens_total device reference"] == cached > WINDOW
     assert 0 < values["sglang:cache_hit_rate reference"] < cached / (2 * length - cached)
     assert values["epd_cache_lookups_total hit"] == 1
 

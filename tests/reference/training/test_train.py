@@ -27,13 +27,16 @@ def lines(path: Path, what: str) -> list[dict[str, float]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A very short run in one process."""
     out = tmp_path_factory.mktemp("run")
-    patch = pytest.MonkeyPatch()
-    patch.setattr(train, "_REPORT_SECONDS", 0.0)
     arguments = ["--out", str(out), "--tower-steps", "2", "--steps", "20", "--draft-steps", "2", "--processes", "1"]
-    arguments += ["--cases", "1"]
+    arguments += ["--cases", "1", "--report-seconds", "0"]
     assert train.main([*arguments, "--log", str(out / "log")]) == 0
-    patch.undo()
     return out
+
+
+@pytest.mark.usefixtures("run")
+def test_training_leaves_the_arithmetic_of_its_caller_alone() -> None:
+    smallest = torch.tensor([5e-324], dtype=torch.float64)
+    assert float(smallest * 1.0) > 0
 
 
 def test_twenty_steps_lower_the_loss(run: Path) -> None:

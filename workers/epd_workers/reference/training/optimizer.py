@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     @override
-    def step(self, closure: object = None) -> None:  # type: ignore[override]
+    def step(self, closure: object = None) -> None:  # type: ignore[override] # no closure is used
         """One step from the gradients."""
         for group in self.param_groups:
             group["steps"] += 1

@@ -55,7 +55,6 @@ PROBE: Final = {
 }
 """What a server asks a checkpoint before it calls itself ready."""
 _TOWER: Final = ("vision.", "aligner.", "shape.", "colour.", "place.")
-_REPORT_SECONDS: Final = 10.0
 _SAVE_SECONDS: Final = 240.0
 
 
@@ -74,6 +73,7 @@ class Settings:
     cases: int
     resume: bool
     log: Path | None
+    report_seconds: float
 
 
 @dataclass
@@ -271,7 +271,7 @@ class Trainer:
 
     def _report(self, step: int, steps: int, what: str) -> None:
         now, tally = time.monotonic(), self.tally
-        if now - self.reported < _REPORT_SECONDS and step + 1 < steps:
+        if now - self.reported < self.settings.report_seconds and step + 1 < steps:
             return
         line = {
             "what": what,
@@ -301,10 +301,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     vocabulary.write(settings.out / "tokenizer.json")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as meeting:
-        if settings.processes == 1:
-            _work(0, settings, meeting)
-        else:
-            spawn(_work, (settings, meeting), nprocs=settings.processes)
+        # One, too, is a process of its own: how it computes must not become how its caller does.
+        spawn(_work, (settings, meeting), nprocs=settings.processes)
     minutes = round((time.monotonic() - began) / 60, 1)
     facts = {name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")}
     model = LoadedModel.load(settings.out)
@@ -316,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(rank: int, settings: Settings, meeting: str) -> None:
-    """One process."""
+    """What each process does."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     if settings.processes > 1:
@@ -347,6 +345,7 @@ def _parse(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--cases", type=int, default=60, help="held-out questions of each sort behind it (%(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on from the training.pt in --out")
     parser.add_argument("--log", type=Path, help="append every progress line to this file")
+    parser.add_argument("--report-seconds", type=float, default=10.0, help="between progress lines (%(default)s)")
     return Settings(**vars(parser.parse_args(argv)))
 
 
