@@ -26,13 +26,20 @@ LONG = "The lighthouse keeper counts the ships. " * 30
 """More than 128 tokens in any tokenizer, and several chunks of one token a byte."""
 
 
+def wanted(namespace: str, **prefill: Any) -> Object:
+    """A deployment without encoders that asks for little: two sets of it must fit beside all that the run has made."""
+    made = sample(NAME, namespace)
+    small = {"resources": {"cpu": "20m", "memory": "1Gi"}}
+    made["spec"]["roles"] = {"prefill": {**small, **prefill}, "decode": small}
+    made["spec"]["router"]["resources"]["cpu"] = "20m"
+    return made
+
+
 @pytest.fixture(scope="module")
 def deployed(operator: Kube, new_namespace: Callable[[str], str]) -> Object:
-    """A deployment that leaves replay to the engine, without encoders."""
+    """A deployment that leaves replay to the engine."""
     namespace = new_namespace("e2e-replay")
-    wanted = sample(NAME, namespace)
-    del wanted["spec"]["roles"]["encode"]
-    operator.apply(wanted)
+    operator.apply(wanted(namespace))
     return ready(operator, namespace, NAME)
 
 
@@ -90,10 +97,7 @@ def test_replay_is_told_once_it_happens(operator: Kube, stack: Stack, deployed: 
 def test_off_is_a_matched_set_of_its_own_and_told_as_off(operator: Kube, deployed: Object) -> None:
     namespace = deployed["metadata"]["namespace"]
     old = {pod["metadata"]["name"] for role in ("prefill", "decode") for pod in engine_pods(operator, namespace, role)}
-    wanted = sample(NAME, namespace)
-    del wanted["spec"]["roles"]["encode"]
-    wanted["spec"]["roles"]["prefill"] = {"decoderReplay": "Off"}
-    operator.apply(wanted)
+    operator.apply(wanted(namespace, decoderReplay="Off"))
     assert verdict(operator, namespace, "TurnedOff")["status"] == "False"
     live = ready(operator, namespace, NAME, seconds=60)
     assert live["status"]["effective"]["replay"] == "Off"
