@@ -13,7 +13,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from epd_workers.reference.model.formats import MAIN, WINDOW, Codec
+from epd_kernels.formats.reference import MAIN, WINDOW, Codec
 
 E2M1 = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]
 E4M3 = [

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epd_workers.reference.model import dense, formats
+from epd_kernels.formats import reference as formats
+from epd_workers.reference.model import dense
 from epd_workers.reference.model.config import Config
 from epd_workers.reference.model.draft import NOWHERE, Draft, Ring, Text, verify
 from epd_workers.reference.model.engram_hash import EngramHash

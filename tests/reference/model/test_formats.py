@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from epd_workers.reference.model import formats
-from epd_workers.reference.model.formats import BFLOAT16, INDEX, MAIN, WINDOW, Codec
+from epd_kernels.formats import reference as formats
+from epd_kernels.formats.reference import BFLOAT16, INDEX, MAIN, WINDOW, Codec
 from tests.reference.model.fractional import E2M1, E4M3, bits, decode_row, encode_row, vector_nearest
 
 CODECS = [WINDOW, MAIN, INDEX, BFLOAT16]

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epd_workers.reference.model import formats
-from epd_workers.reference.model.formats import INDEX, WINDOW
+from epd_kernels.formats import reference as formats
+from epd_kernels.formats.reference import INDEX, WINDOW
 from tests.reference.model.fractional import E4M3, bits, decode_row, encode, encode_row
 
 FLOATS = [torch.float32, torch.float64]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal, Self, get_args
 
-from epd_workers.reference.model.formats import BFLOAT16, INDEX, MAIN, WINDOW
+from epd_kernels.formats.reference import BFLOAT16, INDEX, MAIN, WINDOW
 
 if TYPE_CHECKING:
+    from epd_kernels.formats.reference import Codec
     from epd_workers.reference.model.config import Config
-    from epd_workers.reference.model.formats import Codec
 
 CacheType = Literal["fp4", "bf16"]
 _CODECS: Final[dict[CacheType, tuple[Codec, Codec, Codec]]] = {

@@ -11,8 +11,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from epd_kernels.formats.reference import Codec
     from epd_workers.reference.cache.geometry import Geometry
-    from epd_workers.reference.model.formats import Codec
 
 
 class OutOfPages(RuntimeError):

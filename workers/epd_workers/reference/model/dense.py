@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from epd_workers.reference.model import formats
+from epd_kernels.formats import reference as formats
 from epd_workers.reference.model.indexer import NEVER, candidates, keep_best, scores
 from epd_workers.reference.model.rope import Rotation, layer_frequencies, rotation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from epd_workers.reference.model.formats import Codec
+    from epd_kernels.formats.reference import Codec
     from epd_workers.reference.model.layer import Layer
     from epd_workers.reference.model.transformer import Transformer
 

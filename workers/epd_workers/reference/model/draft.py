@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from epd_workers.reference.model import formats
+from epd_kernels.formats import reference as formats
 from epd_workers.reference.model.attention import Keys, attend
 from epd_workers.reference.model.config import LayerPlan
 from epd_workers.reference.model.hyper import collapse, first_pre
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from epd_kernels.formats.reference import Codec
     from epd_workers.reference.model.config import TextConfig
-    from epd_workers.reference.model.formats import Codec
     from epd_workers.reference.model.rope import Rotation
 
 NOWHERE = -1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
-from epd_workers.reference.model import formats
+from epd_kernels.formats import reference as formats
 from epd_workers.reference.model.transformer import Transformer
 
 if TYPE_CHECKING:

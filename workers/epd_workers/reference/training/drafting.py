@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.nn import functional
 
-from epd_workers.reference.model import formats
+from epd_kernels.formats import reference as formats
 from epd_workers.reference.model.draft import Text
 
 if TYPE_CHECKING:

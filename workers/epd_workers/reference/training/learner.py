@@ -159,7 +159,7 @@ class Learner:
             starts = torch.cat((at_end.new_zeros(1), ends.nonzero()[:, 0].diff()))
             right = int((at_end == before.masked_fill(starts > 0, 0)).sum())
         return Score(
-            answer=each[counted].mean(),
+            answer=_even(each, answers, counted, ends),
             text=text,
             cells=self.probe(seen.cells, batch.pictures.cells)[0] if seen and batch.pictures else zero,
             distillation=torch.stack(result.distillation).mean() if result.distillation else zero,
@@ -194,3 +194,11 @@ class Learner:
             experts, image = len(gate.weight), given[1]
             slots = (got[1] + experts * image[:, None].long()).flatten()
             self._loads[self._place[gate]] += torch.bincount(slots, minlength=2 * experts).view(2, experts)
+
+
+def _even(each: Tensor, answers: Tensor, counted: Tensor, ends: Tensor) -> Tensor:
+    """Mean loss of the counted tokens, an answer's n tokens at 1 / sqrt(n): a yes weighs more than a word of a list."""
+    run = torch.where(answers, ends.cumsum(1) - ends.long(), -1)
+    same = (run[:, :, None] == run[:, None]) & answers[:, None]
+    weight = torch.where(counted & ~answers, 1.0, same.sum(-1).clamp(min=1).rsqrt())[counted]
+    return (each[counted] * weight).sum() / weight.sum()

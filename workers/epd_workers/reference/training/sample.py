@@ -180,7 +180,7 @@ class Writer:
                 if sample.ids[at] in parted:
                     part += 1
                 elif turn.about:
-                    aims.append((at - 1, tokens[turn.about[part]]))
+                    aims += [(at - 1, tokens[thing]) for thing in turn.about[part]]
         return Sample(sample.ids, sample.weights, (), tuple(aims))
 
     def _ends(self, sample: Sample) -> list[int]:

@@ -19,7 +19,7 @@ from epd_workers.reference.training.world import Turn, held_out, joined
 if TYPE_CHECKING:
     from random import Random
 
-SIDES: Final = (96, 112, 126, 126, 140, 150, 168, 168, 180, 200, 210, 240, 252, 300, 336)
+SIDES: Final = (112, 126, 126, 140, 150, 168, 168, 180, 200, 210, 240, 252, 300, 336)
 MOST_OBJECTS: Final = 4
 MIDDLE: Final = 4
 _RADIUS: Final = (0.13, 0.155)
@@ -91,8 +91,10 @@ class Scene:
                 return scene
 
     def turns(self, rng: Random) -> list[Turn]:
-        """One question of every kind that has a certain answer here."""
-        made = [self._count(rng), self._exists(rng), self._at(rng), self._describe(rng)]
+        """Questions of every kind that has a certain answer here; two of the kinds that are hardest and shortest."""
+        made = [self._at(rng), self._describe(rng)]
+        for _ in range(2):
+            made += [self._count(rng), self._exists(rng)]
         shapes = [thing.shape for thing in self.things]
         names = [thing.name for thing in self.things]
         single = [thing for thing in self.things if shapes.count(thing.shape) == 1]
@@ -102,10 +104,9 @@ class Scene:
         if sole:
             thing = rng.choice(sole)
             name = thing.shape if thing in single and rng.random() < 0.5 else thing.name
-            made.append(
-                Turn(f"Where is the {name}?", _sentence(PLACES_IN_PICTURE[thing.place]), "where", self._number(thing))
-            )
-        return made
+            place = _sentence(PLACES_IN_PICTURE[thing.place])
+            made.append(Turn(f"Where is the {name}?", place, "where", self._about(thing)))
+        return list({turn.question: turn for turn in made}.values())
 
     def _describe(self, rng: Random) -> Turn:
         question = rng.choice((
@@ -116,38 +117,39 @@ class Scene:
             question,
             _sentence(joined([thing.words for thing in self.things])),
             "describe",
-            tuple(range(len(self.things))),
+            tuple((i,) for i in range(len(self.things))),
         )
 
     def _count(self, rng: Random) -> Turn:
         shape = rng.choice((*(thing.shape for thing in self.things), rng.choice(SHAPES), "shape"))
-        number = sum(shape in {thing.shape, "shape"} for thing in self.things)
+        counted = tuple(i for i, thing in enumerate(self.things) if shape in {thing.shape, "shape"})
         plural = shape + ("es" if shape.endswith("s") else "s")
         question = rng.choice(("How many {} are there?", "How many {} do you see?", "How many {} are in the picture?"))
-        return Turn(question.format(plural), f"{NUMBERS[number]}.", "count")
+        return Turn(question.format(plural), f"{NUMBERS[len(counted)]}.", "count", (counted,))
 
     def _exists(self, rng: Random) -> Turn:
         thing = rng.choice(self.things)
         colour, shape = thing.colour, thing.shape
         if rng.random() < 0.5:
             colour, shape = rng.choice(((rng.choice(list(COLOURS)), shape), (colour, rng.choice(SHAPES))))
-        there = [other for other in self.things if (other.colour, other.shape) == (colour, shape)]
-        about = self._number(there[0]) if there else ()
+        same = tuple((other.colour == colour) + (other.shape == shape) for other in self.things)
+        # Where none is both, each that is one of them has to be seen to be not the other.
+        about = tuple(i for i, alike in enumerate(same) if alike == max(same))
         question = rng.choice(("Is there {}?", "Is there {} in the picture?", "Do you see {}?"))
-        return Turn(question.format(_a(f"{colour} {shape}")), "Yes." if there else "No.", "exists", about)
+        return Turn(question.format(_a(f"{colour} {shape}")), "Yes." if 2 in same else "No.", "exists", (about,))
 
     def _at(self, rng: Random) -> Turn:
         place = rng.choice(self.things).place if rng.random() < 0.75 else rng.randrange(len(PLACES_IN_PICTURE))
         found = [thing for thing in self.things if thing.place == place]
         answer = _sentence(_a(found[0].name)) if found else "Nothing."
-        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", self._number(found[0]) if found else ())
+        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", self._about(found[0]) if found else ())
 
     def _colour(self, rng: Random, thing: Thing) -> Turn:
         question = rng.choice(("What colour is the {}?", "What color is the {}?", "Tell me the colour of the {}."))
-        return Turn(question.format(thing.shape), f"{thing.colour.capitalize()}.", "colour", self._number(thing))
+        return Turn(question.format(thing.shape), f"{thing.colour.capitalize()}.", "colour", self._about(thing))
 
-    def _number(self, thing: Thing) -> tuple[int, ...]:
-        return (self.things.index(thing),)
+    def _about(self, thing: Thing) -> tuple[tuple[int, ...]]:
+        return ((self.things.index(thing),),)
 
     def image(self, rng: Random) -> Image.Image:
         """The pixels, with a tint of its own for everything, noise, and at times the marks of JPEG."""

@@ -18,11 +18,11 @@ DISTIL_FROM: Final = 0.5
 SPARSE_FROM: Final = 0.65
 ROUNDED_FROM: Final = 0.6
 _LENGTHS: Final = (
-    (0.0, 120, 8, 4, 1.0, 8), (0.3, 200, 8, 4, 0.6, 9), (0.4, 300, 10, 3, 0.4, 9),
-    (0.55, 450, 10, 2, 0.3, 9), (0.8, 650, 10, 2, 0.2, 12),
+    (0.0, 120, 8, 4, 1.0, 8), (0.2, 200, 8, 4, 0.6, 9), (0.35, 300, 10, 3, 0.4, 9),
+    (0.5, 450, 10, 2, 0.3, 9), (0.75, 650, 10, 2, 0.2, 11),
 )  # fmt: skip
 HELP: Final = 1.0
-MIXED_FROM: Final = 0.4
+MIXED_FROM: Final = 0.22
 _WARM_UP: Final = 30
 _LEAST_RATE: Final = 0.04
 

@@ -21,7 +21,8 @@ import torch
 from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
-from epd_workers.reference.model import checkpoint, formats
+from epd_kernels.formats import reference as formats
+from epd_workers.reference.model import checkpoint
 from epd_workers.reference.model.config import SHIPPED
 from epd_workers.reference.model.loaded import LoadedModel
 from epd_workers.reference.model.tokenizer import Tokenizer
@@ -39,15 +40,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-STEPS: Final = 560
+STEPS: Final = 950
 TOWER_STEPS: Final = 1100
 DRAFT_STEPS: Final = 80
 RATE: Final = 7e-3
 _TOWER_RATE: Final = 4e-3
-_TOWER_PART: Final = 0.12
+_TOWER_PART: Final = 0.15
 _CELLS_WEIGHT: Final = 1.0
 _TOWER_PICTURES: Final = 12
-_PICTURE_TURNS: Final = 4
+_PICTURE_TURNS: Final = 7
 _CLIP: Final = 1.0
 PROBE: Final = {
     "prompt": "Mira keeps the silver key in the barn. Where does Mira keep the silver key?",

@@ -30,13 +30,14 @@ class Turn:
         question: With its mark.
         answer: With its full stop.
         kind: What it tests.
-        about: Numbers of the things in the picture that the answer's parts, split at commas and "and", speak of.
+        about: For each part of the answer, split at commas and "and", the numbers of the things in the picture to look
+            at.
     """
 
     question: str
     answer: str
     kind: str
-    about: tuple[int, ...] = ()
+    about: tuple[tuple[int, ...], ...] = ()
 
 
 def held_out(*content: str) -> bool:

@@ -1,0 +1,1 @@
+"""The byte formats of caches: window rows, global entries, index keys."""
