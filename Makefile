@@ -16,10 +16,13 @@ export PIP_CACHE_DIR ?= $(CACHE)/pip
 export GOCACHE ?= $(CACHE)/go-build
 export GOMODCACHE ?= $(CACHE)/go-mod
 
-.PHONY: help demo test check format generate cluster images nightly bench down clean distclean
+# Whether Triton interprets or compiles is decided once a process: these two have one each.
+APART := tests/kernels/interpreted tests/kernels/compiled
+
+.PHONY: help demo test check format generate cluster images kernel-report nightly bench down clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	@echo "==> Python environment in $(VENV)"
@@ -35,7 +38,11 @@ demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, 
 
 test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Fast tests"
-	@$(VENV)/bin/pytest tests -m "not nightly"
+	@$(VENV)/bin/pytest tests $(APART:%=--ignore %) -m "not nightly"
+	@echo "==> Kernels in the interpreter"
+	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m "not nightly"
+	@echo "==> Kernels compiled for every GPU that they are meant for"
+	@$(VENV)/bin/pytest tests/kernels/compiled -m "not nightly"
 	@echo "==> Cluster and images for the tests against a real cluster"
 	@$(PY) -m e2e.stack
 	@echo "==> Tests against a real cluster"
@@ -62,11 +69,18 @@ cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONF
 images: cluster ## build the images and push those that changed to the cluster's registry (or IMAGE_REPO)
 	@$(PY) -m e2e.images push
 
-nightly: $(STAMP) ## the tests that take longer than every change can afford
-	@$(VENV)/bin/pytest tests e2e/tests -m nightly
+kernel-report: $(STAMP) ## compile every kernel for every GPU and print registers, spills, shared memory and limits
+	@$(PY) -m epd_kernels.gate
 
-bench: $(STAMP) ## measure what the README quotes (about 25 minutes); the operator's figures on the one that is installed
+nightly: $(STAMP) ## the tests that take longer than every change can afford
+	@$(VENV)/bin/pytest tests e2e/tests $(APART:%=--ignore %) -m nightly
+	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m nightly
+	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
+
+bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operator's figures on the one that is installed
 	@$(PY) -m bench.replay
+	@$(PY) -m bench.epd
+	@$(PY) -m bench.kernels
 	@$(PY) -m bench.validate
 	@$(PY) -m bench.operator
 
