@@ -1,0 +1,1 @@
+"""Keep some rows of several tensors: hidden states, residual streams and what goes with them."""

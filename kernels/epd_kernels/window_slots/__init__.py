@@ -1,0 +1,1 @@
+"""From positions to the slots of paged caches: window rows and global entries."""
