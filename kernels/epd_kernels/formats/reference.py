@@ -22,7 +22,11 @@ import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
+
+    from epd_kernels.paged import Paged
 
 E4M3_MAX: Final = 448.0
 E2M1_MAX: Final = 6.0
@@ -173,6 +177,83 @@ INDEX: Final = Codec("index", 32, 4)
 """Index queries and keys: E2M1, one UE8M0 scale 2^ceil(log2(max(amax, 6 * 2^-126) / 6)) per 32."""
 BFLOAT16: Final = Codec("bf16", 0, 16)
 """Wide caches, for comparison."""
+
+
+def pack(values: Tensor, pool: Paged, slots: Tensor) -> None:
+    """Encode rows into a pool, in place.
+
+    Args:
+        values: [n, dim], any float dtype; bfloat16 is widened first, which changes nothing.
+        pool: Where to.
+        slots: [n] int32 or int64, all different; -1 drops the row.
+    """
+    kept = slots >= 0
+    if not bool(kept.all()):
+        values, slots = values[kept], slots[kept]
+    rows = pool.codec.pack(_wide(values))
+    page, place = slots.long() // pool.page_size, slots.long() % pool.page_size
+    first = pool.data.storage_offset()
+    for part in _parts(pool):
+        size = (len(pool.data), pool.page_size, part.bytes)
+        view = pool.data.as_strided(size, (pool.page_stride, part.stride, 1), first + part.start)
+        view[page, place] = rows[:, part.column : part.column + part.bytes]
+
+
+def unpack(pool: Paged, slots: Tensor, dtype: torch.dtype) -> Tensor:
+    """Decode rows of a pool.
+
+    Args:
+        pool: Where from.
+        slots: [...] int32 or int64; -1 reads as zeros.
+        dtype: Of the result.
+
+    Returns:
+        [..., dim].
+    """
+    absent = slots < 0
+    if bool(absent.all()):
+        return torch.zeros(*slots.shape, pool.dim, dtype=dtype)
+    at = slots.reshape(-1).clamp(min=0).long()
+    page, place = at // pool.page_size, at % pool.page_size
+    end = (len(pool.data) - 1) * pool.page_stride + pool.data.shape[1]
+    parts = []
+    for part in _parts(pool):
+        # Every byte begins an overlapping row: one fast gather serves any layout.
+        starts = pool.data.as_strided((end - part.bytes + 1, part.bytes), (1, 1))
+        parts.append(starts.index_select(0, page * pool.page_stride + part.start + place * part.stride))
+    rows = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+    values = pool.codec.unpack(rows, pool.dim, dtype if dtype in _FLOATS else torch.float32).to(dtype)
+    return values.reshape(*slots.shape, pool.dim).masked_fill_(absent[..., None], 0.0)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Bytes of a row that lie together.
+
+    Attributes:
+        column: The first one's place in an encoded row.
+        bytes: How many.
+        start: Bytes from a page's begin to those of its first row.
+        stride: Bytes to those of the next row.
+    """
+
+    column: int
+    bytes: int
+    start: int
+    stride: int
+
+
+def _parts(pool: Paged) -> Iterator[_Part]:
+    if not pool.planar:
+        yield _Part(0, pool.code_stride, 0, pool.code_stride)
+        return
+    yield _Part(0, pool.code_bytes, 0, pool.code_stride)
+    if pool.scale_bytes:
+        yield _Part(pool.code_bytes, pool.scale_bytes, pool.scale_start, pool.scale_stride)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype in _FLOATS else values.float()
 
 
 def ste(x: Tensor, rounded: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Global entries of pairs of tokens, across the chunks of a prompt."""
