@@ -1,0 +1,1 @@
+"""Windowed attention over quantised latents: the sliding window, the selected entries and a sink in one softmax."""
