@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from bench.replay.point import Point, Spread
+    from bench.replay.point import Point
+    from bench.spread import Spread
 
 _SERIES: tuple[tuple[str, str, str, Callable[[Point], Spread]], ...] = (
     ("as timed", "#b8a99a", "o", lambda point: point.whole),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from bench.replay.model import lengths, prompts
+from bench.spread import Spread
 from epd_workers.reference.model.replay import PRESETS, tail_rows
 
 if TYPE_CHECKING:
@@ -22,24 +22,6 @@ COUNTED = "dsv41-37ae292e"
 
 class Miscount(AssertionError):
     """The rows that ran are not those that the rule of replay says."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Several measurements of one ratio."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Self:
-        """Of at least one value."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def to_json(self) -> dict[str, float]:
-        """The same, rounded."""
-        return {name: round(value, 4) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from bench.replay.point import COUNTED, TIMED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.replay.point import Point, Spread
+    from bench.replay.point import Point
+    from bench.spread import Spread
 
 NOTES: Final = """\
 CPU s: median of a whole prefill; selection: the share of it, replay off, in index queries, scores and top-k.

@@ -14,7 +14,8 @@ from bench.replay import figure, table
 from bench.replay.__main__ import LONG_PAIRS, PAIRS, QUICK_PAIRS, main, parse
 from bench.replay.meter import SHARED, Cost, Meter
 from bench.replay.model import config, lengths, load, prompts
-from bench.replay.point import COUNTED, TIMED, Miscount, Point, Spread, checked, expected, measure
+from bench.replay.point import COUNTED, TIMED, Miscount, Point, checked, expected, measure
+from bench.spread import Spread
 from epd_workers.reference.cache.pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.model.config import RELEASED
