@@ -1,0 +1,1 @@
+"""The blocks of entries that later layers look into (`candidate_blocks`)."""

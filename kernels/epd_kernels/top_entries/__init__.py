@@ -1,0 +1,1 @@
+"""The best entries of each row (`top_entries`)."""
