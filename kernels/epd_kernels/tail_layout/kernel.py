@@ -63,10 +63,7 @@ def tail_layout_kernel(
     base = tl.load(bases + owner, mask=used, other=0)
     is_whole = tl.load(whole + owner, mask=used, other=0) != 0
     tail = tl.where(is_whole, extend, tl.minimum(extend, window))
-    if FLOOR_AT_TAIL:
-        reach = length - tail
-    else:
-        reach = tl.maximum(length - window, 0)
+    reach = length - tail if FLOOR_AT_TAIL else tl.maximum(length - window, 0)
     floor = tl.where(is_whole, base, tl.maximum(base, reach))
     behind = tail - (places - tail_start)  # rows from this one to the request's end, itself included
     row = (extend_start + extend - behind).to(tl.int64)

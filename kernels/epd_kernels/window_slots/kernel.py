@@ -55,7 +55,7 @@ def window_slots_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["count", "width", "entry_stride", "table_stride", "pages"],
+    do_not_specialize=["count", "table_stride", "pages"],
     do_not_specialize_on_alignment=["requests", "table"],
 )
 def entry_slots_kernel(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,11 +64,14 @@ def entry_slots(entries: Tensor, requests: Tensor, table: Tensor, *, page_size: 
 
 
 def _walk(wanted: Tensor, requests: Tensor, table: Tensor, page_size: int) -> Tensor:
-    """Slots of places [R, N] in the requests' pages; -1 for negative places, and where no page is."""
-    if not table.numel():
+    """Slots of places [R, N] in the requests' pages; -1 for place -1, and where no page is."""
+    if not len(table):
         return torch.full_like(wanted, -1)
+    # Columns of -1 around the table answer for places before and behind it, without masks as large as the result.
+    framed = functional.pad(table, (1, 1), value=-1)
     index = wanted.div(page_size, rounding_mode="floor")
-    absent = (index < 0) | (index >= table.shape[1])
-    page = table[requests.clamp(min=0)[:, None], index.masked_fill(absent, 0)]
-    slots = page * page_size + (wanted - index * page_size)
-    return slots.masked_fill_(absent | (page < 0), -1)
+    start = requests.clamp(min=0) * framed.shape[1] + 1
+    line = index.clamp(max=table.shape[1]).add_(start[:, None])
+    page = framed.flatten().index_select(0, line.flatten()).view_as(wanted)
+    # Page -1 makes every offset negative.
+    return page.sub_(index).mul_(page_size).add_(wanted).clamp_(min=-1)
