@@ -1,0 +1,115 @@
+"""The committed table of limits, and what breaks them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import triton
+
+from epd_kernels.gate import rule
+from epd_kernels.gate.figures import Figures
+from epd_kernels.gate.target import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from epd_kernels.gate.measurement import Measured
+
+PATH: Final = Path(__file__).parent / "limits.json"
+_MOST: Final = {
+    "registers": "registers",
+    "spills": "spills",
+    "stack": "stack bytes",
+    "shared": "bytes of shared memory",
+    "barriers": "barriers",
+}
+
+
+class OtherTriton(RuntimeError):
+    """The limits belong to another version of Triton, whose figures differ."""
+
+
+def load() -> Measured:
+    """The committed limits.
+
+    Raises:
+        OtherTriton: They were measured with a version of Triton that is not installed.
+    """
+    table = json.loads(PATH.read_text())
+    if table["triton"] != triton.__version__:
+        raise OtherTriton(
+            f"the limits are those of triton {table['triton']} and triton {triton.__version__} is installed: install "
+            f"the former, or measure anew with --write"
+        )
+    return {
+        launch: {target: Figures(**figures) for target, figures in targets.items()}
+        for launch, targets in table["limits"].items()
+    }
+
+
+def dump(measured: Measured) -> str:
+    """The text of a table of limits that is what was measured."""
+    limits = {launch: {name: asdict(one) for name, one in targets.items()} for launch, targets in measured.items()}
+    return json.dumps({"triton": triton.__version__, "limits": limits}, indent=1) + "\n"
+
+
+def broken_rules(measured: Measured) -> list[str]:
+    """One line for each kernel, target and figure that breaks a rule, whatever the table says."""
+    return [
+        f"{launch} on {name}: {breach}"
+        for launch, targets in measured.items()
+        for name, figures in targets.items()
+        for breach in rule.breaches(launch, figures, TARGETS[name])
+    ]
+
+
+def breaches(measured: Measured, limits: Measured, *, everything: bool = True) -> list[str]:
+    """One line for each kernel, target and figure past its limit or a rule.
+
+    Args:
+        measured: What was.
+        limits: What may be.
+        everything: Whether all was measured, so that a limit without a kernel is a leftover.
+    """
+    lines = broken_rules(measured)
+    for launch, targets in measured.items():
+        for name, figures in targets.items():
+            limit = limits.get(launch, {}).get(name)
+            if limit is None:
+                lines.append(f"{launch} on {name}: no limits, write them with --write")
+            else:
+                lines += (f"{launch} on {name}: {breach}" for breach in _past(figures, limit))
+    if everything:
+        lines += (
+            f"{launch} on {name}: limits, but no such launch: remove them with --write"
+            for launch, targets in limits.items()
+            for name in targets
+            if name not in measured.get(launch, {})
+        )
+    return lines
+
+
+def _past(figures: Figures, limit: Figures) -> Iterator[str]:
+    for name, unit in _MOST.items():
+        found, most = getattr(figures, name), getattr(limit, name)
+        if found > most:
+            yield f"{found} {unit}, limit {most}"
+    if figures.occupancy < limit.occupancy:
+        yield f"{figures.occupancy} programs on a multiprocessor, limit {limit.occupancy}"
+    if figures.matrix != limit.matrix:
+        yield f"matrix instruction {figures.matrix}, limit {limit.matrix}"
+    yield from _narrower(figures.access, limit.access)
+
+
+def _narrower(found: Mapping[str, int], limit: Mapping[str, int]) -> Iterator[str]:
+    for name, least in limit.items():
+        if name in found and found[name] < least:
+            yield f"access to {name} {found[name]} bytes a lane, limit {least}"
+
+
+def write(measured: Measured, path: Path = PATH) -> None:
+    """Make what was measured the limits."""
+    path.write_text(dump(measured))
