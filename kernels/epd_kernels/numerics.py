@@ -24,8 +24,11 @@ def dot(a, b):
 @triton.jit
 def to_bfloat16(x):
     """Finite float32 to bfloat16, half to even."""
-    bits = x.to(tl.uint32, bitcast=True)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    if INTERPRETED:
+        bits = x.to(tl.uint32, bitcast=True)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        return x.to(tl.bfloat16)
 
 
 @triton.jit
@@ -38,14 +41,37 @@ def cast(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def e4m3_grid(x):
-    """The nearest E4M3 value of float32, half to even, at most 448 in magnitude; a cast is exact afterwards."""
-    x = tl.minimum(tl.maximum(x, -448.0), 448.0)
-    exponent = tl.maximum((tl.abs(x).to(tl.uint32, bitcast=True) >> 23).to(tl.int32) - 127, -6)
-    # Adding and taking away 1.5 * 2^23 steps rounds to a whole number of steps.
-    magic = ((exponent - 3 + 127) << 23).to(tl.float32, bitcast=True) * 12582912.0
-    rounded = (tl.abs(x) + magic) - magic
-    return tl.where(x < 0, -rounded, rounded)
+def e4m3_code(x):
+    """E4M3 bytes (uint8) of the values nearest to float32, half to even, at most 448 in magnitude, the sign kept."""
+    magnitude = tl.minimum(tl.abs(x), 448.0)
+    bits = magnitude.to(tl.uint32, bitcast=True)
+    # Exponents begin 120 higher in float32; a carry out of the mantissa moves to the next one, as it must.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    # Below 2^-6 values are 2^-9 apart: one unit in the last place of 1.5 * 2^14, so that adding it rounds to them.
+    small = (magnitude + 24576.0).to(tl.uint32, bitcast=True) - 0x46C00000
+    code = tl.where(magnitude < 0.015625, small, normal)
+    return (code | ((x.to(tl.uint32, bitcast=True) >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def e2m1_code(x, scale):
+    """E2M1 codes 0..15 (uint8) of the values nearest to x / scale, half to even, at most 6, the sign kept.
+
+    No division: a tie times a scale (a power of two or an E4M3 value) is exact in float32, a quotient is not.
+
+    Args:
+        x: float32.
+        scale: float32, positive, of a shape that broadcasts.
+    """
+    magnitude = tl.abs(x)
+    code = (magnitude > 0.25 * scale).to(tl.uint32)
+    code += (magnitude >= 0.75 * scale).to(tl.uint32)
+    code += (magnitude > 1.25 * scale).to(tl.uint32)
+    code += (magnitude >= 1.75 * scale).to(tl.uint32)
+    code += (magnitude > 2.5 * scale).to(tl.uint32)
+    code += (magnitude >= 3.5 * scale).to(tl.uint32)
+    code += (magnitude > 5.0 * scale).to(tl.uint32)
+    return (code | ((x.to(tl.uint32, bitcast=True) >> 28) & 8)).to(tl.uint8)
 
 
 @triton.jit
@@ -57,18 +83,22 @@ def power_of_two(code):
 
 @triton.jit
 def e4m3_value(code):
-    """E4M3 bytes (an integer tensor, no NaN) to float32, by integer arithmetic: every target and the interpreter agree.
+    """E4M3 bytes (an integer tensor, no NaN) to float32.
 
-    The seven bits of magnitude, moved to a float32's place, are the value times 2^-120, subnormals included.
+    Sign and magnitude, moved to a float32's places, are the value times 2^-120, subnormals included: one exact
+    product makes it. It needs a target that keeps subnormal operands, as all of ours do.
     """
     code = code.to(tl.uint32)
-    magnitude = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
-    return tl.where(code >= 0x80, -magnitude, magnitude)
+    small = (((code & 0x80) << 24) | ((code & 0x7F) << 20)).to(tl.float32, bitcast=True)
+    return small * 1.329227995784916e36  # 2^120
 
 
 @triton.jit
 def e2m1_value(code):
-    """E2M1 codes 0..15 (an integer tensor) to float32: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign bit."""
+    """E2M1 codes 0..15 (an integer tensor) to float32: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign bit.
+
+    As `e4m3_value`, with 2^-126.
+    """
     code = code.to(tl.uint32)
-    magnitude = ((code & 7) << 22).to(tl.float32, bitcast=True) * 8.507059173023462e37  # 2^126
-    return tl.where(code >= 8, -magnitude, magnitude)
+    small = (((code & 8) << 28) | ((code & 7) << 22)).to(tl.float32, bitcast=True)
+    return small * 8.507059173023462e37  # 2^126
