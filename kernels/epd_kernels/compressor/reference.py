@@ -72,11 +72,12 @@ def pool_pairs(  # noqa: PLR0917 - a pure function of tensors in the kernels' cu
 
 
 def _mixed(one: Tensor, other: Tensor) -> Tensor:
-    """[n, dim] of tokens [n, 2, dim] and their partners."""
-    top = torch.maximum(one[:, 1], other[:, 1])
-    left, right = (one[:, 1] - top).exp_(), (other[:, 1] - top).exp_()
-    total = left + right
-    return one[:, 0] * (left / total) + other[:, 0] * (right / total)
+    """[n, dim] of tokens [n, 2, dim] and their partners. The softmax of two: the larger gate's exponential is 1."""
+    smaller = (one[:, 1] - other[:, 1]).abs_().neg_().exp_()
+    first = one[:, 1] >= other[:, 1]
+    total = smaller + 1
+    larger, smaller = 1 / total, smaller / total
+    return one[:, 0] * torch.where(first, larger, smaller) + other[:, 0] * torch.where(first, smaller, larger)
 
 
 def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
