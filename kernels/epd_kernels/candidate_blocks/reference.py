@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from epd_kernels.top_entries.reference import top_entries
+from epd_kernels.top_entries.reference import NEVER, top_entries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ def candidate_blocks(maxima: Tensor, visible: Tensor, *, block: int, count: int)
     """The `count` best blocks of each row; the block of the newest visible entry is always among them.
 
     Args:
-        maxima: [R, n], the largest score of each block; -inf is never chosen.
+        maxima: [R, n], the largest score of each block; -inf is never chosen, not even for the newest.
         visible: i32 [R], entries that the row sees.
         block: Entries in a block.
         count: Blocks kept, at least 1.
@@ -28,5 +28,5 @@ def candidate_blocks(maxima: Tensor, visible: Tensor, *, block: int, count: int)
         i32 [R, count], block numbers, rising, -1 behind the last; of equal ones at the edge, the first are kept.
     """
     newest = (visible - 1).div(block, rounding_mode="floor")
-    forced = torch.arange(maxima.shape[1], device=maxima.device) == newest[:, None]
+    forced = (torch.arange(maxima.shape[1], device=maxima.device) == newest[:, None]) & (maxima > NEVER)
     return top_entries(maxima.masked_fill(forced, float("inf")), count=count, block=1)

@@ -120,7 +120,7 @@ def parts(  # noqa: PLR0917 -- as `index_scores`
     runs = torch.unique_consecutive(requests, return_counts=True)
     for request, count in zip(*(each.tolist() for each in runs), strict=True):
         first, end = end, end + count
-        seen = int(visible[first:end].max()) if request >= 0 else 0
+        seen = min(int(visible[first:end].max()), table.shape[1] * keys.page_size) if request >= 0 else 0
         if seen <= 0:
             continue
         known = _known(keys, table[request], seen, weights.dtype)
@@ -129,7 +129,7 @@ def parts(  # noqa: PLR0917 -- as `index_scores`
             rows = slice(start, min(start + step, end))
             asked = _Asked(keys.codec.unpack(query[rows], keys.dim, weights.dtype), weights[rows], visible[rows])
             if candidates is None:
-                n = int(asked.visible.max())
+                n = max(0, int(asked.visible.max()))
                 yield Part(rows, _dense(asked, _Known(known.keys[:n], known.order[:n])), None)
             else:
                 yield Part(rows, *_restricted(asked, known, candidates[rows], block))
