@@ -1,0 +1,105 @@
+"""The least time of every kernel at released sizes, and on a CUDA or HIP device how close the kernels come to it.
+
+Without such a device the floors are printed, and that no time was measured. With one, every operation is first compared
+with the torch reference, then both are timed with caches cold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from bench.kernels import table
+from bench.kernels.case import CASES
+from bench.kernels.machine import MACHINES, find
+from bench.kernels.point import Disagreement, points, timed
+from bench.kernels.registry import OPERATIONS
+from bench.kernels.timing import clock
+from epd_kernels import dispatch
+from epd_kernels.sizes import RELEASED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.kernels.machine import Machine
+    from bench.kernels.point import Point
+    from bench.kernels.registry import Operation
+
+REPEATS: Final = 30
+DEFAULT: Final = MACHINES[0]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to print.
+
+    Attributes:
+        operations: The lines.
+        machine: Whose floors; None takes the GPU's own, without a GPU H200's.
+        repeats: Calls of each implementation.
+        json: Print JSON.
+    """
+
+    operations: tuple[Operation, ...]
+    machine: Machine | None
+    repeats: int
+    json: bool
+
+
+def parse(words: Sequence[str] | None = None) -> Options:
+    """Read the command line; a bad value ends the process with a message and status 2."""
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
+    names = [operation.name for operation in OPERATIONS]
+    add = parser.add_argument
+    add("--only", nargs="+", choices=names, metavar="NAME", help=f"some operations: {'; '.join(names)}")
+    add("--machine", choices=[one.name for one in MACHINES], help="whose floors; default: the GPU's here, else H200's")
+    add("--repeats", type=int, default=REPEATS, metavar="N", help=f"timed calls; default: {REPEATS}")
+    add("--json", action="store_true", help="one JSON object with every stream's bytes instead of a table")
+    given = parser.parse_args(words)
+    if given.repeats < 1:
+        parser.error(f"--repeats is {given.repeats}: must be at least 1")
+    chosen = tuple(one for one in OPERATIONS if given.only is None or one.name in given.only)
+    return Options(chosen, find(given.machine) if given.machine else None, given.repeats, given.json)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the report; the exit status is 1 where the kernels cannot run or are wrong."""
+    options = parse(words)
+    found = list(points(options.operations, CASES, RELEASED))
+    gpu = ""
+    machine: Machine | None = options.machine or DEFAULT
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name()
+        machine = options.machine or find(gpu)
+        try:
+            found = _measure(found, options.repeats)
+        except (dispatch.Unavailable, Disagreement) as error:
+            print(f"Error: {error}", file=sys.stderr)
+            return 1
+    report = table.document(found, machine, gpu)
+    print(json.dumps(report) if options.json else table.table(found, machine, gpu))
+    return 0
+
+
+def _measure(found: Sequence[Point], repeats: int) -> list[Point]:
+    device = torch.device("cuda")
+    return list(
+        timed(
+            found,
+            clock(device),
+            kernels=dispatch.load("triton", device),
+            baseline=dispatch.load("torch", device),
+            device=device,
+            repeats=repeats,
+            tell=lambda what: print(what, file=sys.stderr, flush=True),
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
