@@ -57,8 +57,7 @@ def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
     }
     rows = torch.zeros(1, dtype=torch.int64, device=device)
     _, launches = launches_gather_rows(list(kept.values()), rows)
-    for name, launch in zip(kept, launches, strict=True):
-        yield f"gather_rows {name}", launch
+    yield from zip(kept, launches, strict=True)
 
 
 def _launch(source: Tensor, rows: Tensor, output: Tensor) -> Launch:

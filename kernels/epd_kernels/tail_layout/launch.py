@@ -76,4 +76,4 @@ def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
             ones, ones, ones - 1, ones > 0, window=sizes.window, policy=policy, capacity=len(ones)
         )
         for launch in launches:
-            yield f"tail_layout {policy.name.lower()}", launch
+            yield f"floor {policy.value}", launch

@@ -117,12 +117,12 @@ def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
     for page_size in pages:
         _, launches = launches_window_slots(ones, ones, ones, table, page_size=page_size, window=sizes.window)
         for launch in launches:
-            yield f"window_slots page {page_size}", launch
+            yield f"window page {page_size}", launch
     entries = torch.zeros(8, sizes.topk, dtype=torch.int32, device=device)
     for page_size in sorted({page // ratio for page in pages for ratio in _RATIOS}):
         _, launches = launches_entry_slots(entries, ones, table, page_size=page_size)
         for launch in launches:
-            yield f"entry_slots page {page_size}", launch
+            yield f"entries page {page_size}", launch
 
 
 def _check_dense(matrix: Tensor, name: str) -> None:
