@@ -24,7 +24,9 @@ OPERATIONS: Final = (
     "formats",
     "compressor",
     "attention",
-    "index",
+    "index_scores",
+    "candidate_blocks",
+    "top_entries",
 )
 """The packages that have kernels."""
 

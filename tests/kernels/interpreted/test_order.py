@@ -1,0 +1,111 @@
+"""No result depends on the order of programs, on repeats, on what lies around a buffer, or on what lay in it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import override
+
+from epd_kernels.dispatch import load
+from epd_kernels.launching import Launch
+from epd_kernels.warmup import launches
+from tests.kernels.cases import SMALL, cases
+from tests.kernels.interpreted import faulty
+from tests.kernels.interpreted.programs import FINITE, NAN, examined, faults
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tests.kernels.interpreted.programs import Findings
+
+CPU = torch.device("cpu")
+CASES = list(cases(SMALL))
+
+
+class Filled(TorchDispatchMode):
+    """Fills what torch hands out uninitialised."""
+
+    def __init__(self, pattern: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not say
+        self.pattern = pattern
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if "empty" in func.__name__ and made.numel() and made.is_contiguous():
+            made.view(-1).view(torch.uint8).fill_(self.pattern & 1 if made.dtype is torch.bool else self.pattern)
+        return made
+
+
+@cache
+def look(number: int) -> tuple[Findings, list[Tensor]]:
+    """Examine one case, and what comes out of it."""
+    with examined() as findings, Filled(NAN):
+        made = CASES[number].run(load("triton", CPU))
+    return findings, made
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+def test_every_launch_of_every_operation(number: int) -> None:
+    findings, made = look(number)
+    assert findings.faults == []
+    assert findings.kernels
+    with Filled(FINITE):
+        again = CASES[number].run(load("triton", CPU))
+    for one, other in zip(made, again, strict=True):
+        assert raw(one) == raw(other)
+
+
+def test_every_kernel_is_among_them() -> None:
+    seen = {kernel for number in range(len(CASES)) for kernel in look(number)[0].kernels}
+    assert {launch.name for _, launch in launches(SMALL, CPU)} <= seen
+
+
+def raw(tensor: Tensor) -> list[int]:
+    """Bytes."""
+    found: list[int] = tensor.contiguous().view(-1).view(torch.uint8).tolist()
+    return found
+
+
+def launch(kernel: Any) -> Launch:
+    """Of four programs, on the middle of longer buffers."""
+    source, output = torch.arange(1.0, 9.0)[2:6], torch.zeros(8)[2:6]
+    return Launch(kernel, (4,), (source, output), writes=("output",))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (faulty.halves, "byte 0 of output is written by two programs"),
+        (faulty.neighbours, "byte 0 of output is written by one program and read by another"),
+        (faulty.counted, "run twice each, in random orders, output comes out differently"),
+        (faulty.beyond, "program 3 writes bytes that are in none of those it declares to write: byte 16 of output"),
+        (faulty.peeking, "program 3 reads bytes that are in none of its arguments: byte 16 of source"),
+        (faulty.scribbling, "writes bytes that are in none of those it declares to write: byte 0 of source"),
+        (faulty.summed, "an atomic operation"),
+    ],
+)
+def test_a_bad_kernel_is_caught(kernel: Any, said: str) -> None:
+    found = faults(launch(kernel))
+    assert any(said in fault for fault in found), found
+    assert all(fault.startswith(kernel.fn.__name__) for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"), [(faulty.halves, "output comes out differently"), (faulty.beyond, "changes byte")]
+)
+def test_runs_alone_show_it_too(kernel: Any, said: str) -> None:
+    """Whoever overlooks an access still meets its consequences."""
+    found = faults(launch(kernel))
+    assert [fault for fault in found if "run " in fault and said in fault], found
+
+
+def test_a_sound_kernel_passes_and_its_buffers_stay() -> None:
+    sound = launch(faulty.copied)
+    before = [one.clone() for one in sound.arguments]
+    assert faults(sound) == []
+    assert all(torch.equal(one, other) for one, other in zip(sound.arguments, before, strict=True))
