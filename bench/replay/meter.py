@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from typing_extensions import override
 
 from bench.replay.model import PAGE_SIZE
+from epd_kernels.dispatch import TORCH
 from epd_workers.reference.cache.pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence as CachedSequence
 from epd_workers.reference.model.engram_hash import EngramHash
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from epd_workers.reference.model.forward import _Batch, _Part
+    from epd_workers.reference.model.batch import Batch
     from epd_workers.reference.model.layer import Layer, State
     from epd_workers.reference.model.loaded import LoadedModel
     from epd_workers.reference.model.replay import Preset, Work
-    from epd_workers.reference.model.rope import Rotation
 
 Piece = Literal["embedding", "engram", "entries", "head", "selection"]
 SHARED: Final[tuple[Piece, ...]] = ("embedding", "engram", "entries", "head")
@@ -89,7 +89,7 @@ class Meter(Forward):
         pages = tokens // PAGE_SIZE + requests
         text = model.weights.config.text
         hashes = EngramHash(text, engram_ids(model.tokenizer)) if text.engram_layer_ids else None
-        super().__init__(model.weights, hashes, KvPool(model.geometry(PAGE_SIZE, "fp4"), pages, pages), None)
+        super().__init__(model.weights, hashes, KvPool(model.geometry(PAGE_SIZE, "fp4"), pages, pages), None, TORCH)
         self._history = model.history([])
         self._spent: defaultdict[Piece, float] = defaultdict(float)
         self._ran = [0] * text.num_hidden_layers
@@ -129,9 +129,9 @@ class Meter(Forward):
         self._add(piece, time.process_time() - start)
 
     @override
-    def _batch(self, extends: Sequence[Extend]) -> _Batch:
+    def _batch(self, extends: Sequence[Extend], ids: Tensor) -> Batch:
         with self._timed("embedding"):
-            return super()._batch(extends)
+            return super()._batch(extends, ids)
 
     @override
     def _embed(self, ids: Tensor, extends: Sequence[Extend]) -> Tensor:
@@ -144,21 +144,21 @@ class Meter(Forward):
             return super()._columns(extends)
 
     @override
-    def _compress(self, layer: Layer, x: Tensor, batch: _Batch) -> None:
+    def _compress(self, layer: Layer, x: Tensor, batch: Batch) -> None:
         with self._timed("entries"):
             super()._compress(layer, x, batch)
 
     @override
-    def _select(self, layer: Layer, latent: Tensor, x: Tensor, turn: Rotation, part: _Part) -> None:
+    def _select(self, layer: Layer, latent: Tensor, x: Tensor, batch: Batch) -> None:
         with self._timed("selection"):
-            super()._select(layer, latent, x, turn, part)
+            super()._select(layer, latent, x, batch)
 
     @override
-    def _attention(self, layer: Layer, x: Tensor, batch: _Batch) -> Tensor:
+    def _attention(self, layer: Layer, x: Tensor, batch: Batch) -> Tensor:
         self._ran[layer.plan.index] += len(x)
         return super()._attention(layer, x, batch)
 
     @override
-    def _logits(self, state: State, batch: _Batch) -> list[Tensor]:
+    def _logits(self, state: State, batch: Batch) -> list[Tensor]:
         with self._timed("head"):
             return super()._logits(state, batch)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from epd_kernels.paged import Paged
     from epd_kernels.window_slots.reference import Slots
 
+_NEVER: Final = float("-inf")
 _ROWS: Final = 64
 """Rows at a time: near enough for their windows to overlap, few enough for each to have 512 latents of its own."""
 
@@ -142,10 +143,12 @@ def _keys(pool: Paged, slots: Tensor, dtype: torch.dtype) -> _Keys:
     Rows that share most of their slots, as neighbours share their windows, take one matrix product with the distinct
     latents; others take a product with their own each.
     """
+    if len(slots) == 1:
+        return _Keys(unpack(pool, slots[0], dtype), slots.new_zeros(slots.shape, dtype=dtype).where(slots >= 0, _NEVER))
     distinct, places = _distinct(slots)
     latents = unpack(pool, distinct, dtype)
     if len(distinct) > 2 * slots.shape[1]:
-        return _Keys(latents[places], torch.zeros_like(slots, dtype=dtype).masked_fill_(slots < 0, float("-inf")))
+        return _Keys(latents[places], torch.zeros_like(slots, dtype=dtype).masked_fill_(slots < 0, _NEVER))
     times = latents.new_zeros(len(slots), len(distinct))
     times.scatter_add_(1, places, torch.ones_like(places, dtype=dtype))
     times[:, -1] = 0

@@ -114,7 +114,7 @@ def parts(  # noqa: PLR0917 -- as `index_scores`
 ) -> Iterator[Part]:
     """The scores of all rows that see anything, a bounded number of rows at a time.
 
-    The keys of consecutive rows of a request are decoded once. Arguments as of `index_scores`.
+    Without candidates the keys of consecutive rows of a request are decoded once. Arguments as of `index_scores`.
     """
     end = 0
     runs = torch.unique_consecutive(requests, return_counts=True)
@@ -123,16 +123,21 @@ def parts(  # noqa: PLR0917 -- as `index_scores`
         seen = min(int(visible[first:end].max()), table.shape[1] * keys.page_size) if request >= 0 else 0
         if seen <= 0:
             continue
-        known = _known(keys, table[request], seen, weights.dtype)
+        stored = _stored(keys, table[request], seen)
+        known = None if candidates is not None else _decoded(keys, stored, weights.dtype)
         step = max(1, min(_ROWS, _PRODUCTS // (query.shape[1] * seen)))
         for start in range(first, end, step):
             rows = slice(start, min(start + step, end))
             asked = _Asked(keys.codec.unpack(query[rows], keys.dim, weights.dtype), weights[rows], visible[rows])
-            if candidates is None:
+            if known is not None:
                 n = max(0, int(asked.visible.max()))
                 yield Part(rows, _dense(asked, _Known(known.keys[:n], known.order[:n])), None)
-            else:
-                yield Part(rows, *_restricted(asked, known, candidates[rows], block))
+            elif candidates is not None:
+                held, inside, entries = _held(candidates[rows], seen, block)
+                # Few entries are left: only theirs are decoded.
+                chosen = _decoded(keys, _Stored(stored.rows[entries], stored.order[entries]), weights.dtype)
+                forbidden = (~inside).repeat_interleave(block, 1)[:, : len(entries)]
+                yield Part(rows, _dense(asked, chosen).masked_fill_(forbidden, NEVER), held)
 
 
 class _Asked(NamedTuple):
@@ -143,14 +148,25 @@ class _Asked(NamedTuple):
     visible: Tensor
 
 
+class _Stored(NamedTuple):
+    """Bytes [n, width] of keys and the numbers [n] of their entries, beyond all numbers where no page is."""
+
+    rows: Tensor
+    order: Tensor
+
+
 class _Known(NamedTuple):
-    """Keys [n, dim] and the numbers [n] of their entries, beyond all numbers where no page is."""
+    """Keys [n, dim], and the numbers as of `_Stored`."""
 
     keys: Tensor
     order: Tensor
 
 
-def _known(keys: Paged, pages: Tensor, count: int, dtype: torch.dtype) -> _Known:
+def _decoded(keys: Paged, stored: _Stored, dtype: torch.dtype) -> _Known:
+    return _Known(keys.codec.unpack(stored.rows, keys.dim, dtype), stored.order)
+
+
+def _stored(keys: Paged, pages: Tensor, count: int) -> _Stored:
     """The first `count` entries of the request that has these pages."""
     order = torch.arange(count, device=pages.device)
     held = pages[: -(-count // keys.page_size)].long()
@@ -165,7 +181,7 @@ def _known(keys: Paged, pages: Tensor, count: int, dtype: torch.dtype) -> _Known
     if bool((held < 0).any()):
         absent = (held < 0).repeat_interleave(keys.page_size)[:count]
         order = order.masked_fill(absent, torch.iinfo(torch.int64).max)
-    return _Known(keys.codec.unpack(rows, keys.dim, dtype), order)
+    return _Stored(rows, order)
 
 
 def _dense(asked: _Asked, known: _Known) -> Tensor:
@@ -175,20 +191,15 @@ def _dense(asked: _Asked, known: _Known) -> Tensor:
     return values.masked_fill_(known.order >= asked.visible[:, None], NEVER)
 
 
-def _restricted(asked: _Asked, known: _Known, candidates: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Scores of the blocks that any of these rows may look into, -inf where the row itself may not; and the blocks."""
-    blocks = -(-len(known.keys) // block)
+def _held(candidates: Tensor, count: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The blocks that any of these rows may look into [b], which row may [r, b], and their entries below `count`."""
+    blocks = -(-count // block)
     allowed = torch.zeros(len(candidates), blocks + 1, dtype=torch.bool, device=candidates.device)
     inside = (candidates >= 0) & (candidates < blocks)
     allowed.scatter_(1, candidates.long().masked_fill(~inside, blocks), value=True)
     held = allowed[:, :blocks].any(0).nonzero().squeeze(1)
     entries = (held[:, None] * block + torch.arange(block, device=held.device)).flatten()
-    entries = entries[entries < len(known.keys)]
-    if len(entries) < len(known.keys):
-        known = _Known(known.keys[entries], known.order[entries])
-    values = _dense(asked, known)
-    forbidden = (~allowed[:, held]).repeat_interleave(block, 1)[:, : len(entries)]
-    return values.masked_fill_(forbidden, NEVER), held
+    return held, allowed[:, held], entries[entries < count]
 
 
 def _spread(values: Tensor, blocks: Tensor, candidates: Tensor, block: int) -> Tensor:

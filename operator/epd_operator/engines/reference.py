@@ -76,6 +76,12 @@ _SERVING: Final = (
         minimum=0,
         help="tokens whose window keys and values are kept for finished prompts",
     ),
+    FlagSpec(
+        "kernels",
+        choices=("auto", "torch", "triton"),
+        default="auto",
+        help="what computes over the key/value pages; triton only with TRITON_INTERPRET=1 (slow, for tests)",
+    ),
     FlagSpec("chunked-prefill-size", type="int", default=512, minimum=1, help="prompt tokens computed in one step"),
     FlagSpec("max-total-tokens", type="int", default=65536, minimum=1, help="tokens that all pages hold together"),
     FlagSpec("handshake-timeout", type="float", minimum=0.01, help="seconds to wait for the other half of a request"),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from epd_kernels.formats.reference import pack, unpack
+from epd_kernels.window_slots.reference import entry_slots
 from epd_workers.reference.cache.geometry import CacheType, Geometry
 from epd_workers.reference.model.config import SHIPPED, Config
 
@@ -52,21 +54,26 @@ def stamps(key: Values[int], ends: Values[int], kind: int) -> Tensor:
     return rows
 
 
+def slots_of(table: Tensor, places: Tensor, size: int) -> Tensor:
+    """Slots of places [n] in pages [P] of this size, -1 where no page is."""
+    return entry_slots(places[None].int(), torch.tensor([0]), table[None], page_size=size)[0]
+
+
 def write_rows(sequence: Sequence, key: Values[int], start: int, stop: int, *, entries: bool = True) -> None:
     """What a model does with rows [start, stop): windows of all layers, and the entries that become complete."""
     pool = sequence.pool
     positions = torch.arange(start, stop)
     for layer in range(LAYERS):
         rows = stamps(key, range(start + 1, stop + 1), layer)
-        pool.write_window(layer, sequence.window_slots(positions), rows)
+        pack(rows, pool.window(layer), slots_of(sequence.window_table, positions, pool.geometry.page_size))
     if not entries:
         return
     for layer, ratio in ((SINGLES, 1), (PAIRS, 2)):
         done = range(start // ratio, stop // ratio)
-        slots = sequence.entry_slots(torch.tensor(list(done), dtype=torch.int64), ratio)
+        slots = slots_of(sequence.page_table, torch.tensor(list(done)), pool.geometry.page_size // ratio)
         rows = stamps(key, [(entry + 1) * ratio for entry in done], 10 + layer)
-        pool.write_main(layer, slots, rows)
-        pool.write_index(layer, slots, rows + 1)
+        pack(rows, pool.main(layer), slots)
+        pack(rows + 1, pool.index(layer), slots)
 
 
 def check_entries(pool: KvPool, key: Values[int], pages: Values[int], length: int) -> None:
@@ -77,8 +84,8 @@ def check_entries(pool: KvPool, key: Values[int], pages: Values[int], length: in
         full = [pages[entry * ratio // size] * size + entry * ratio % size for entry in range(count)]
         slots = torch.tensor(full, dtype=torch.int64) // ratio
         expected = stamps(key, [(entry + 1) * ratio for entry in range(count)], 10 + layer)
-        assert torch.equal(pool.read_main(layer, slots, torch.float64), expected)
-        assert torch.equal(pool.read_index(layer, slots, torch.float64), expected + 1)
+        assert torch.equal(unpack(pool.main(layer), slots, torch.float64), expected)
+        assert torch.equal(unpack(pool.index(layer), slots, torch.float64), expected + 1)
 
 
 def check_windows(pool: KvPool, key: Values[int], window_pages: Values[int], start: int, stop: int) -> None:
@@ -87,4 +94,4 @@ def check_windows(pool: KvPool, key: Values[int], window_pages: Values[int], sta
     slots = torch.tensor([window_pages[p // size] * size + p % size for p in range(start, stop)], dtype=torch.int64)
     for layer in range(LAYERS):
         expected = stamps(key, range(start + 1, stop + 1), layer)
-        assert torch.equal(pool.read_window(layer, slots, torch.float64), expected)
+        assert torch.equal(unpack(pool.window(layer), slots, torch.float64), expected)

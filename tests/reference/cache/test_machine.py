@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -188,12 +187,10 @@ class PrefixMachine(RuleBasedStateMachine):
             assert [node.locks for node in nodes] == [entry.locks for entry in run.loan.entries]
 
     @invariant()
-    def slots_follow_the_tables(self) -> None:
+    def tables_follow_the_pages(self) -> None:
         for run in self.running:
-            starts = torch.arange(0, run.sequence.capacity, PAGE)
-            assert run.sequence.full_slots(starts).tolist() == [PAGE * page for page in run.sequence.pages]
-            windows = [PAGE * page if page >= 0 else -1 for page in run.sequence.window_pages]
-            assert run.sequence.window_slots(starts).tolist() == windows
+            assert run.sequence.page_table.tolist() == run.sequence.pages
+            assert run.sequence.window_table.tolist() == run.sequence.window_pages
 
     @invariant()
     def counters_add_up(self) -> None:

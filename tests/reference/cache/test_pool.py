@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epd_kernels.formats.reference import pack, unpack
 from epd_workers.reference.cache.geometry import CacheType, Geometry
 from epd_workers.reference.cache.pool import KvPool, OutOfPages, PageAllocator
 from epd_workers.reference.model.config import RELEASED
@@ -49,32 +50,22 @@ def test_rows_are_read_where_they_were_written(slots: list[int], cache_type: Cac
     last = {slot: row for row, slot in enumerate(slots)}
     codecs = ("main", sizes.main_codec), ("index", sizes.index_codec), ("window", sizes.window_codec)
     for name, codec in codecs:
-        write, read = getattr(pool, f"write_{name}"), getattr(pool, f"read_{name}")
+        rows = getattr(pool, name)(SINGLES)
         for slot, row in last.items():
-            write(SINGLES, torch.tensor([slot]), values[row : row + 1])
+            pack(values[row : row + 1], rows, torch.tensor([slot]))
         expected = torch.zeros(12, DIM, dtype=torch.float64)
         expected[list(last)] = codec.unpack(codec.pack(values), DIM, torch.float64)[list(last.values())]
-        assert torch.equal(read(SINGLES, torch.arange(12).view(3, 4), torch.float64), expected.view(3, 4, DIM))
-
-
-@pytest.mark.parametrize("name", ["main", "index", "window"])
-def test_an_absent_slot_swallows_and_reads_as_zeros(name: str) -> None:
-    pool = KvPool(geometry(), 2, 2)
-    write, read = getattr(pool, f"write_{name}"), getattr(pool, f"read_{name}")
-    write(PAIRS, torch.tensor([[-1, 1], [3, -1]]), torch.ones(2, 2, DIM))
-    write(PAIRS, torch.tensor([-1]), torch.ones(1, DIM))
-    rows = read(PAIRS, torch.tensor([-1, 0, 1, 2, 3]), torch.float32)
-    assert rows.dtype == torch.float32
-    assert rows[:, 0].tolist() == [0, 0, 1, 0, 1]
+        assert torch.equal(unpack(rows, torch.arange(12).view(3, 4), torch.float64), expected.view(3, 4, DIM))
 
 
 def test_layers_share_a_window_page_and_no_row() -> None:
     pool = KvPool(geometry(), 1, 2)
     slots = torch.arange(8)
     for layer in range(LAYERS):
-        pool.write_window(layer, slots, (10 * layer + slots[:, None]).expand(8, DIM).double())
+        pack((10 * layer + slots[:, None]).expand(8, DIM).double(), pool.window(layer), slots)
     for layer in range(LAYERS):
-        assert pool.read_window(layer, slots, torch.float64)[:, 0].tolist() == [10 * layer + slot for slot in range(8)]
+        rows = unpack(pool.window(layer), slots, torch.float64)
+        assert rows[:, 0].tolist() == [10 * layer + slot for slot in range(8)]
     assert pool.window_page(1).shape == (LAYERS, 4, pool.geometry.window_bytes)
     assert pool.window_page(0).numel() == pool.geometry.window_page_bytes
 
@@ -82,7 +73,7 @@ def test_layers_share_a_window_page_and_no_row() -> None:
 def test_a_window_page_comes_back_blank() -> None:
     pool = KvPool(geometry(), 1, 2)
     (page,) = pool.allocate_windows(1)
-    pool.write_window(0, torch.arange(4), torch.ones(4, DIM))
+    pack(torch.ones(4, DIM), pool.window(0), torch.arange(4))
     pool.window_pages.free(page)
     assert pool.allocate_windows(1) == [page]
     assert not pool.window_page(page).any()
@@ -92,7 +83,7 @@ def test_owners_have_their_own_entries_in_a_page() -> None:
     pool = KvPool(geometry(), 3, 1)
     assert pool.main_page(SINGLES, 2).shape == (4, pool.geometry.main_bytes)
     assert pool.index_page(PAIRS, 2).shape == (2, pool.geometry.index_bytes)
-    pool.write_main(PAIRS, torch.tensor([5]), torch.ones(1, DIM))
+    pack(torch.ones(1, DIM), pool.main(PAIRS), torch.tensor([5]))
     assert pool.main_page(PAIRS, 2)[1].any()
     assert not any(pool.main_page(PAIRS, page).any() for page in (0, 1))
     assert not any(pool.index_page(PAIRS, page).any() for page in range(3))

@@ -2,58 +2,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from epd_workers.reference.cache.pool import KvPool, OutOfPages
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.rows import DIM, PAIRS, WINDOW, geometry
 
 
-def scattered(pool: KvPool, tokens: int) -> Sequence:
-    """A sequence whose pages are not in order."""
-    other, sequence = Sequence(pool), Sequence(pool)
-    for page in range(-(-tokens // pool.geometry.page_size)):
-        other.reserve((page + 1) * pool.geometry.page_size)
-        sequence.reserve((page + 1) * pool.geometry.page_size)
-    other.release()
-    sequence.reserve(tokens + pool.geometry.page_size)
-    return sequence
-
-
-@settings(deadline=None)
-@given(st.sampled_from([2, 4, 6, 16]), st.integers(1, 60), st.lists(st.integers(-5, 80), max_size=20))
-def test_slots_follow_the_page_table(page_size: int, tokens: int, positions: list[int]) -> None:
-    sequence = scattered(KvPool(geometry(page_size), 80, 80), tokens)
-    for table, slots in ((sequence.pages, sequence.full_slots), (sequence.window_pages, sequence.window_slots)):
-        expected = [
-            table[p // page_size] * page_size + p % page_size if 0 <= p < len(table) * page_size else -1
-            for p in positions
-        ]
-        found = slots(torch.tensor(positions, dtype=torch.int64))
-        assert found.dtype == torch.int64
-        assert found.tolist() == expected
-
-
-@settings(deadline=None)
-@given(st.sampled_from([2, 4, 6, 16]), st.sampled_from([1, 2]), st.integers(0, 50))
-def test_entries_lie_at_the_full_slot_over_the_ratio(page_size: int, ratio: int, tokens: int) -> None:
-    sequence = scattered(KvPool(geometry(page_size), 80, 80), tokens)
-    entries = torch.arange(-3, tokens // ratio)
-    full = sequence.full_slots(entries * ratio)
-    found = sequence.entry_slots(entries, ratio)
-    assert (found[:3] == -1).all()
-    assert torch.equal(found[3:], full[3:] // ratio)
-    per_page = page_size // ratio
-    assert all(int(slot) // per_page == sequence.pages[entry // per_page] for entry, slot in enumerate(found[3:]))
-    assert len(set(found[3:].tolist())) == len(found) - 3
-
-
-def test_an_empty_sequence_has_no_slots() -> None:
-    sequence = Sequence(KvPool(geometry(), 1, 1))
-    assert sequence.full_slots(torch.tensor([[0, 1]])).tolist() == [[-1, -1]]
-    assert sequence.window_slots(torch.tensor(0)).item() == -1
-    assert sequence.entry_slots(torch.tensor([0]), 2).tolist() == [-1]
+def test_tables_follow_the_pages() -> None:
+    sequence = Sequence(KvPool(geometry(), 9, 9))
+    assert sequence.page_table.tolist() == sequence.window_table.tolist() == []
+    sequence.reserve(12)
+    assert sequence.page_table.tolist() == sequence.window_table.tolist() == [0, 1, 2]
+    sequence.release_windows(4)
+    assert sequence.window_table.tolist() == [-1, 1, 2]
+    sequence.reserve_windows(0)
+    assert sequence.window_table.tolist() == [0, 1, 2]
+    assert sequence.replace_page(1, 7) == 1
+    assert sequence.page_table.tolist() == [0, 7, 2]
+    assert sequence.page_table.dtype == sequence.window_table.dtype == torch.int32
 
 
 @pytest.mark.parametrize(("pages", "window_pages", "kind"), [(3, 9, "global"), (9, 3, "window")])
@@ -93,11 +59,10 @@ def test_windows_behind_the_reach_of_later_rows_are_released() -> None:
         sequence.reserve(length)
         sequence.advance(1)
         sequence.release_windows(length - WINDOW)
-        readable = sequence.window_slots(torch.arange(max(0, length - WINDOW), length))
-        assert (readable >= 0).all()
+        assert all(sequence.window_pages[position // 4] >= 0 for position in range(max(0, length - WINDOW), length))
         held = pool.window_pages.count - pool.window_pages.free_count
         assert held <= pool.geometry.window_pages_per_request(1)
-    assert set(sequence.window_slots(torch.arange(28)).tolist()) == {-1}
+    assert set(sequence.window_pages[:7]) == {-1}
 
 
 def test_windows_that_are_gone_can_be_had_anew() -> None:

@@ -301,9 +301,9 @@ def test_encoder_replay_runs_the_window_again_and_writes_no_entry(
             memory = memory_of(engine)
             shared = sorted(memory.pool.pages._used)
             stores = [*memory.pool._main.values(), *memory.pool._index.values()]
-            before = [memory.pool._entries(store, page).clone() for store in stores for page in shared]
+            before = [store.data[page].clone() for store in stores for page in shared]
             warm = await answer(engine, longer)
-            after = [memory.pool._entries(store, page) for store in stores for page in shared]
+            after = [store.data[page] for store in stores for page in shared]
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
             hit = min(len(prompt.token_ids), end - 1) // page_size * page_size
             assert engine.load().hit_tokens == hit

@@ -9,13 +9,17 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from epd_kernels.dispatch import TORCH
+from epd_kernels.formats.reference import unpack
+from epd_kernels.tail_layout.policy import Policy
 from epd_workers.reference.model import dense
 from epd_workers.reference.model.config import RELEASED
 from epd_workers.reference.model.forward import Forward
 from epd_workers.reference.model.replay import PRESETS, Preset, halo, tail_rows
+from tests.reference.cache.rows import slots_of
 from tests.reference.model import oracle
 from tests.reference.model.configs import configs, tiny
-from tests.reference.model.trunk import Request, Trunk
+from tests.reference.model.trunk import PAGE, Request, Trunk
 
 N = 40
 POLICIES = sorted(PRESETS)
@@ -131,12 +135,14 @@ def test_early_layers_do_not_notice_replay(policy: str) -> None:
         request = trunk.run([17, N - 17], replay=name)
         positions = torch.arange(N)
         early = [
-            trunk.pool.read_window(layer, request.sequence.window_slots(positions), torch.float64)
+            unpack(trunk.pool.window(layer), slots_of(request.sequence.window_table, positions, PAGE), torch.float64)
             for layer in range(text.split + (policy != "0.5.23"))
         ]
         owners = [
-            trunk.pool.read_main(
-                o.layer, request.sequence.entry_slots(torch.arange(N // o.ratio), o.ratio), torch.float64
+            unpack(
+                trunk.pool.main(o.layer),
+                slots_of(request.sequence.page_table, torch.arange(N // o.ratio), PAGE // o.ratio),
+                torch.float64,
             )
             for o in trunk.pool.geometry.owners
         ]
@@ -146,12 +152,13 @@ def test_early_layers_do_not_notice_replay(policy: str) -> None:
 
 def late_windows(trunk: Trunk, rule: Preset | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The last window of every layer behind the split, and the last row's logits."""
-    forward, request = Forward(trunk.model, trunk.hash, trunk.pool, rule), trunk.begin()
+    forward, request = Forward(trunk.model, trunk.hash, trunk.pool, rule, TORCH), trunk.begin()
     logits = forward([trunk.extend(request, trunk.length)]).logits[0][-1]
     text = trunk.config.text
-    slots = request.sequence.window_slots(torch.arange(trunk.length - text.sliding_window, trunk.length))
+    positions = torch.arange(trunk.length - text.sliding_window, trunk.length)
+    slots = slots_of(request.sequence.window_table, positions, PAGE)
     layers = range(text.split, text.num_hidden_layers)
-    return torch.stack([trunk.pool.read_window(i, slots, torch.float64) for i in layers]), logits
+    return torch.stack([unpack(trunk.pool.window(i), slots, torch.float64) for i in layers]), logits
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -165,7 +172,7 @@ def test_a_halo_makes_the_tail_exact_and_one_row_less_does_not(policy: str) -> N
     whole, exact = late_windows(trunk, None)
     errors = []
     for tail in (rows, rows - 1, text.sliding_window):
-        rule = replace(PRESETS[policy], rows=tail, floor_at_tail=True)
+        rule = replace(PRESETS[policy], rows=tail, policy=Policy.TAIL)
         windows, logits = late_windows(trunk, rule)
         errors.append((float((windows - whole).abs().max()), float((logits - exact).abs().max())))
     assert errors[0] == (0.0, 0.0)

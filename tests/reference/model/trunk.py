@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from epd_kernels.dispatch import TORCH
 from epd_workers.reference.cache.geometry import Geometry
 from epd_workers.reference.cache.pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence
@@ -79,7 +80,7 @@ class Trunk:
 
     def bind(self, replay: str | None = None) -> Forward:
         """The forward under a preset."""
-        return Forward(self.model, self.hash, self.pool, self.preset(replay))
+        return Forward(self.model, self.hash, self.pool, self.preset(replay), TORCH)
 
     @staticmethod
     def preset(name: str | None) -> Preset | None:

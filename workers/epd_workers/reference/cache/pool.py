@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from epd_kernels.paged import Paged
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -73,77 +75,41 @@ class PageAllocator:
         heapq.heappush(self._returned, page)
 
 
-class _Store:
-    """Rows of one width: [slots, width] uint8; a slot of -1 reads as zeros and swallows what is written."""
-
-    def __init__(self, slots: int, dim: int, codec: Codec) -> None:
-        self.rows = _zeros(slots, codec.width(dim))
-        self._dim = dim
-        self._codec = codec
-
-    def write(self, slots: Tensor, values: Tensor) -> None:
-        slots, values = slots.reshape(-1), values.reshape(-1, self._dim)
-        kept = slots >= 0
-        if not bool(kept.all()):
-            slots, values = slots[kept], values[kept]
-        self.rows[slots] = self._codec.pack(values)
-
-    def read(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        absent = slots < 0
-        rows = self.rows.index_select(0, slots.clamp(min=0).reshape(-1)).view(*slots.shape, self.rows.shape[1])
-        return self._codec.unpack(rows, self._dim, dtype).masked_fill(absent[..., None], 0.0)
-
-
 class KvPool:
     """Storage for the pages of all sequences.
 
-    Token p of a sequence has full slot `page_table[p // page_size] * page_size + p % page_size`. Its owner layers'
-    entries lie at that slot divided by their ratio. Window rows of all layers of a page lie together:
-    [window_pages, layers, page_size, bytes].
+    Token p of a sequence has the window slot `window_pages[p // page_size] * page_size + p % page_size` in every
+    layer; the window rows of all layers of a page lie together: [window_pages, layers, page_size, bytes]. Entry j of
+    an owner of ratio r, which stands for the tokens from j * r on, has the slot
+    `pages[j // n] * n + j % n`, n = page_size / r.
     """
 
     def __init__(self, geometry: Geometry, pages: int, window_pages: int) -> None:
         self.geometry = geometry
         self.pages = PageAllocator("global", pages)
         self.window_pages = PageAllocator("window", window_pages)
-        self._main: dict[int, _Store] = {}
-        self._index: dict[int, _Store] = {}
+        self._main: dict[int, Paged] = {}
+        self._index: dict[int, Paged] = {}
         for owner in geometry.owners:
-            entries = pages * geometry.page_size // owner.ratio
-            self._main[owner.layer] = _Store(entries, geometry.head_dim, geometry.main_codec)
-            self._index[owner.layer] = _Store(entries, geometry.index_dim, geometry.index_codec)
-        rows = window_pages * geometry.layers * geometry.page_size
-        self._windows = _Store(rows, geometry.head_dim, geometry.window_codec)
+            entries = geometry.page_size // owner.ratio
+            self._main[owner.layer] = _paged(pages, entries, geometry.head_dim, geometry.main_codec)
+            self._index[owner.layer] = _paged(pages, entries, geometry.index_dim, geometry.index_codec)
+        self._windows = _zeros(window_pages, geometry.window_page_bytes)
+        layers = self._windows.view(window_pages, geometry.layers, geometry.page_size * geometry.window_bytes).unbind(1)
+        size, dim, codec = geometry.page_size, geometry.head_dim, geometry.window_codec
+        self._window = [Paged(layer, size, dim, codec) for layer in layers]
 
-    def write_main(self, layer: int, slots: Tensor, values: Tensor) -> None:
-        """Encode main entries of an owner layer.
+    def main(self, layer: int) -> Paged:
+        """Main entries of an owner layer."""
+        return self._main[layer]
 
-        Args:
-            layer: The owner.
-            slots: [...] int64 entry slots; -1 drops the value.
-            values: [..., head_dim].
-        """
-        self._main[layer].write(slots, values)
+    def index(self, layer: int) -> Paged:
+        """Index keys of an owner layer."""
+        return self._index[layer]
 
-    def read_main(self, layer: int, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """Main entries [..., head_dim] at entry slots [...] int64; zeros where the slot is -1."""
-        return self._main[layer].read(slots, dtype)
-
-    def write_index(self, layer: int, slots: Tensor, values: Tensor) -> None:
-        """Encode index keys [..., index_dim] of an owner layer at entry slots [...]; -1 drops the value."""
-        self._index[layer].write(slots, values)
-
-    def read_index(self, layer: int, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """Index keys [..., index_dim] at entry slots [...] int64; zeros where the slot is -1."""
-        return self._index[layer].read(slots, dtype)
-
-    def write_window(self, layer: int, slots: Tensor, values: Tensor) -> None:
-        """Encode window rows [..., head_dim] of a layer at window slots [...]; -1 drops the row."""
-        self._windows.write(self._window_rows(layer, slots), values)
-
-    def read_window(self, layer: int, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """Window rows [..., head_dim] of a layer at window slots [...] int64; zeros where the slot is -1."""
-        return self._windows.read(self._window_rows(layer, slots), dtype)
+    def window(self, layer: int) -> Paged:
+        """Window rows of a layer; its pages lie apart."""
+        return self._window[layer]
 
     def allocate_windows(self, count: int) -> list[int]:
         """Take window pages, zeroed: what a replay leaves out must read the same whoever had the page before.
@@ -160,27 +126,20 @@ class KvPool:
 
     def main_page(self, layer: int, page: int) -> Tensor:
         """Bytes of an owner's main entries in a page: [page_size / ratio, bytes] uint8, a view."""
-        return self._entries(self._main[layer], page)
+        return self._main[layer].data[page].view(-1, self.geometry.main_bytes)
 
     def index_page(self, layer: int, page: int) -> Tensor:
         """Bytes of an owner's index keys in a page: [page_size / ratio, bytes] uint8, a view."""
-        return self._entries(self._index[layer], page)
+        return self._index[layer].data[page].view(-1, self.geometry.index_bytes)
 
     def window_page(self, page: int) -> Tensor:
         """Bytes of a window page: [layers, page_size, bytes] uint8, a view."""
         geometry = self.geometry
-        count = geometry.layers * geometry.page_size
-        rows = self._windows.rows[page * count : (page + 1) * count]
-        return rows.view(geometry.layers, geometry.page_size, geometry.window_bytes)
+        return self._windows[page].view(geometry.layers, geometry.page_size, geometry.window_bytes)
 
-    def _entries(self, store: _Store, page: int) -> Tensor:
-        count = len(store.rows) // self.pages.count
-        return store.rows[page * count : (page + 1) * count]
 
-    def _window_rows(self, layer: int, slots: Tensor) -> Tensor:
-        geometry = self.geometry
-        page, offset = slots.div(geometry.page_size, rounding_mode="floor"), slots % geometry.page_size
-        return (page * geometry.layers + layer) * geometry.page_size + offset  # -1 stays negative on every layer
+def _paged(pages: int, size: int, dim: int, codec: Codec) -> Paged:
+    return Paged(_zeros(pages, size * codec.width(dim)), size, dim, codec)
 
 
 def _zeros(rows: int, width: int) -> Tensor:

@@ -62,6 +62,16 @@ class Sequence:
         return len(self.pages) * self.pool.geometry.page_size
 
     @property
+    def page_table(self) -> Tensor:
+        """`pages` as [P] int32."""
+        return self._table(0)
+
+    @property
+    def window_table(self) -> Tensor:
+        """`window_pages` as [P] int32."""
+        return self._table(1)
+
+    @property
     def borrowed(self) -> int:
         """Leading pages that belong to a prefix tree: never written."""
         return self.lease.page_count if self.lease else 0
@@ -132,21 +142,6 @@ class Sequence:
             raise ValueError(f"{tokens} tokens cannot follow {self.length}: the pages hold {self.capacity}")
         self.length += tokens
 
-    def full_slots(self, positions: Tensor) -> Tensor:
-        """Slots of tokens at positions [...] int64, in the same shape; -1 where no page is."""
-        return self._slots(self._table(0), positions)
-
-    def entry_slots(self, entries: Tensor, ratio: int) -> Tensor:
-        """Slots of the global entries [...] int64 of an owner with this ratio, counted from the sequence's start.
-
-        Entry j stands for the tokens from position j * ratio on; a negative one has slot -1.
-        """
-        return self.full_slots(entries * ratio).div(ratio, rounding_mode="floor")
-
-    def window_slots(self, positions: Tensor) -> Tensor:
-        """Window slots of tokens at positions [...] int64, in the same shape; -1 where no window page is."""
-        return self._slots(self._table(1), positions)
-
     def release_windows(self, below: int) -> None:
         """Give up the window pages that lie wholly below a position.
 
@@ -190,15 +185,7 @@ class Sequence:
     def _table(self, kind: int) -> Tensor:
         if self._tables is None:
             self._tables = (
-                torch.tensor(self.pages, dtype=torch.int64),
-                torch.tensor(self.window_pages, dtype=torch.int64),
+                torch.tensor(self.pages, dtype=torch.int32),
+                torch.tensor(self.window_pages, dtype=torch.int32),
             )
         return self._tables[kind]
-
-    def _slots(self, table: Tensor, positions: Tensor) -> Tensor:
-        if not len(table):
-            return torch.full_like(positions, -1)
-        size = self.pool.geometry.page_size
-        index = positions.div(size, rounding_mode="floor")
-        page = table[index.clamp(0, len(table) - 1)]
-        return torch.where((index < 0) | (index >= len(table)) | (page < 0), -1, page * size + positions % size)

@@ -7,7 +7,7 @@ that has no value; the output is rotated back by the query's position, because t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,6 @@ from epd_workers.reference.model.indexer import Indexer
 from epd_workers.reference.model.norm import RMSNorm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from epd_workers.reference.model.config import LayerPlan, TextConfig
     from epd_workers.reference.model.rope import Rotation
 
@@ -77,38 +75,21 @@ class Attention(nn.Module):
         return out
 
 
-class Keys(NamedTuple):
-    """Some keys, also the values, and which row sees which.
-
-    Attributes:
-        latents: [n, dim] for all rows, or [rows, n, dim] for each row its own.
-        visible: [rows, n].
-    """
-
-    latents: Tensor
-    visible: Tensor
-
-    def logits(self, query: Tensor) -> Tensor:
-        """Of queries [rows, heads, dim]: [rows, heads, n], -inf where not visible."""
-        return (query @ self.latents.transpose(-1, -2)).masked_fill(~self.visible[:, None], float("-inf"))
-
-
-def attend(query: Tensor, groups: Sequence[Keys], sink: Tensor) -> Tensor:
-    """One softmax over several groups of keys and a sink that has no value.
+def attend(query: Tensor, keys: Tensor, seen: Tensor, sink: Tensor) -> Tensor:
+    """One softmax over keys that all heads share and a sink without value; differentiable, over no cache.
 
     Args:
-        query: [rows, heads, dim].
-        groups: At least one; a key that stands in two groups counts twice.
+        query: [batch, rows, heads, dim].
+        keys: [batch, n, dim], also the values.
+        seen: Which row sees which key, [batch, rows, n].
         sink: [heads].
 
     Returns:
-        [rows, heads, dim]; zero where nothing is visible.
+        [batch, rows, heads, dim]; zero where nothing is seen.
     """
-    scaled = query * query.shape[-1] ** -0.5
-    logits = torch.cat([group.logits(scaled) for group in groups], -1)
-    top = torch.maximum(logits.amax(-1), sink)
-    weights = (logits - top[..., None]).exp()
-    total = weights.sum(-1) + (sink - top).exp()
-    parts = weights.split([group.latents.shape[-2] for group in groups], -1)
-    mixed = sum((part @ group.latents for part, group in zip(parts, groups, strict=True)), torch.zeros_like(query))
-    return mixed / total[..., None]
+    batch, rows, heads, dim = query.shape
+    logits = (query.flatten(1, 2) * dim**-0.5) @ keys.transpose(1, 2)
+    logits = logits.unflatten(1, (rows, heads)).masked_fill_(~seen[:, :, None], float("-inf"))
+    weights = torch.cat((logits, sink[:, None].expand(batch, rows, -1, -1)), -1).softmax(-1)
+    mixed: Tensor = (weights[..., :-1].flatten(1, 2) @ keys).unflatten(1, (rows, heads))
+    return mixed

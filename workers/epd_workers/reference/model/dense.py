@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from epd_kernels.candidate_blocks.reference import candidate_blocks
 from epd_kernels.formats import reference as formats
-from epd_workers.reference.model.indexer import NEVER, candidates, keep_best, scores
+from epd_kernels.index_scores.reference import NEVER, block_maxima
+from epd_kernels.top_entries.reference import top_entries
+from epd_workers.reference.model.attention import attend
+from epd_workers.reference.model.indexer import scores
 from epd_workers.reference.model.rope import Rotation, layer_frequencies, rotation
 
 if TYPE_CHECKING:
@@ -156,17 +160,7 @@ def _attention(layer: Layer, x: Tensor, shared: _Pass) -> Tensor:
                 shared.missed.append(_missed(query, entries, plan.ratio, shared.aims))
         keys = torch.cat((keys, entries), 1)
         mask = torch.cat((mask, shared.masks[plan.index_source]), -1)
-    return attn.output(_mix(query, keys, mask, attn.attn_sink), turn)
-
-
-def _mix(query: Tensor, keys: Tensor, mask: Tensor, sink: Tensor) -> Tensor:
-    """One softmax over keys that all heads share and a sink without value: [batch, tokens, heads, dim]."""
-    batch, tokens, heads, dim = query.shape
-    logits = (query.flatten(1, 2) * dim**-0.5) @ keys.transpose(1, 2)
-    logits = logits.unflatten(1, (tokens, heads)).masked_fill_(~mask[:, :, None], NEVER)
-    weights = torch.cat((logits, sink[:, None].expand(batch, tokens, -1, -1)), -1).softmax(-1)
-    mixed: Tensor = (weights[..., :-1].flatten(1, 2) @ keys).unflatten(1, (tokens, heads))
-    return mixed
+    return attn.output(attend(query, keys, mask, attn.attn_sink), turn)
 
 
 def _compress(layer: Layer, x: Tensor, shared: _Pass) -> None:
@@ -200,15 +194,25 @@ def _select(layer: Layer, x: Tensor, latent: Tensor, query: Tensor, shared: _Pas
         shared.distillation.append(_divergence(values, query, shared.entries[plan.kv_source], seen))
     if options.selection is Selection.ALL:
         return seen.expand(len(x), -1, -1)
-    ranked = values.detach()
+    ranked = values.detach().flatten(0, 1)
+    size = text.candidate_block_size
     if plan.candidates:
-        shared.candidates = candidates(
-            ranked, visible.expand(len(x), -1), text.candidate_block_size, text.candidate_topk_blocks
-        )
+        maxima = block_maxima(ranked, size)
+        blocks = candidate_blocks(maxima, visible.repeat(len(x)), block=size, count=text.candidate_topk_blocks)
+        shared.candidates = _mask(blocks, maxima.shape[1]).repeat_interleave(size, 1)[:, : ranked.shape[1]]
     elif plan.mode == "Reindex":
         assert shared.candidates is not None
         ranked = ranked.masked_fill(~shared.candidates, NEVER)
-    return keep_best(ranked, text.index_topk)
+    chosen = top_entries(ranked, count=text.index_topk, block=size)
+    kept: Tensor = _mask(chosen, ranked.shape[1]).unflatten(0, (len(x), -1))
+    return kept
+
+
+def _mask(chosen: Tensor, count: int) -> Tensor:
+    """Mask [rows, count] of chosen numbers [rows, n], -1 for none."""
+    mask = torch.zeros(len(chosen), count + 1, dtype=torch.bool)
+    mask.scatter_(1, chosen.long().masked_fill(chosen < 0, count), value=True)
+    return mask[:, :count]
 
 
 def _missed(query: Tensor, entries: Tensor, ratio: int, aims: Aims) -> Tensor:

@@ -17,7 +17,7 @@ from torch import nn
 from typing_extensions import override
 
 from epd_kernels.formats import reference as formats
-from epd_workers.reference.model.attention import Keys, attend
+from epd_workers.reference.model.attention import attend
 from epd_workers.reference.model.config import LayerPlan
 from epd_workers.reference.model.hyper import collapse, first_pre
 from epd_workers.reference.model.layer import Layer, State
@@ -47,6 +47,13 @@ class Ring:
 
     rows: Tensor
     positions: Tensor
+
+
+class Context(NamedTuple):
+    """A stage's part of a ring: rows [n, w, head_dim] and which of them a block sees [n, w]."""
+
+    rows: Tensor
+    visible: Tensor
 
 
 class Proposal(NamedTuple):
@@ -137,15 +144,13 @@ class Stage(Layer):
         self.markov_head = MarkovHead(text) if last else None
         self.confidence_head = ConfidenceHead(text) if last else None
 
-    def mix(self, state: State, turn: Rotation, context: Keys, codec: Codec | None) -> State:
-        """Attention and experts over blocks.
-
-        All rows of a block see the same keys, so they are further heads of one query.
+    def mix(self, state: State, turn: Rotation, context: Context, codec: Codec | None) -> State:
+        """Attention and experts over blocks, whose rows all see the same keys.
 
         Args:
             state: Streams [n, block, k, d].
             turn: Rotations of the rows' positions [n, block].
-            context: Ring rows [n, w, head_dim] and which are seen [n, w].
+            context: What the blocks see beside themselves.
             codec: Rounds the block's own keys as the window cache does; None keeps them.
         """
         site = self.enter_attention(state)
@@ -154,9 +159,10 @@ class Stage(Layer):
             own = formats.ste(own, codec.round(own.detach()))
         query = self.attn.query(self.attn.query_latent(site.x), turn)
         count, block = query.shape[:2]
-        beside = Keys(own, torch.ones(count, block, dtype=torch.bool))
-        mixed = attend(query.flatten(1, 2), (context, beside), self.attn.attn_sink.repeat(block))
-        return self.feed(site.leave(state, self.attn.output(mixed.view_as(query), turn)), None)
+        seen = torch.cat((context.visible, torch.ones(count, block, dtype=torch.bool)), 1)
+        keys = torch.cat((context.rows, own), 1)
+        mixed = attend(query, keys, seen[:, None].expand(-1, block, -1), self.attn.attn_sink)
+        return self.feed(site.leave(state, self.attn.output(mixed, turn)), None)
 
 
 class Draft(nn.ModuleList):
@@ -256,7 +262,7 @@ class Draft(nn.ModuleList):
         streams = rows[..., None, :].expand(*rows.shape[:-1], text.hc_mult, -1)
         state = State(streams, first_pre(rows.shape[:-1], text.hc_mult, rows))
         for stage, kept in zip(self.stages, ring.rows, strict=True):
-            state = stage.mix(state, turn, Keys(kept, visible), codec)
+            state = stage.mix(state, turn, Context(kept, visible), codec)
         return collapse(state.streams, state.pre)
 
     def _base(self, hidden: Tensor, head: nn.Linear) -> Tensor:

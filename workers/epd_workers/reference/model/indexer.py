@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from epd_workers.reference.model.config import LayerPlan, TextConfig
     from epd_workers.reference.model.rope import Rotation
 
-NEVER = float("-inf")
-
 
 class Indexer(nn.Module):
     """Index queries (every index source) and index keys (owners of global KV)."""
@@ -51,7 +49,7 @@ class Indexer(nn.Module):
 
 
 def scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """Σ_h w_h max(0, q_h · k_j).
+    """Σ_h w_h max(0, q_h · k_j), differentiable, over no cache.
 
     Args:
         query: [..., rows, heads, dim].
@@ -64,42 +62,4 @@ def scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
     rows, heads = query.shape[-3:-1]
     dots = torch.relu(query.flatten(-3, -2) @ keys.transpose(-1, -2)).unflatten(-2, (rows, heads))
     found: Tensor = (weights[..., None, :] @ dots).squeeze(-2)
-    return found
-
-
-def keep_best(values: Tensor, count: int) -> Tensor:
-    """Mask of the `count` largest finite values of each row [..., n]; of equal ones at the edge, the first."""
-    finite = values > NEVER
-    if values.shape[-1] <= count:
-        return finite
-    edge = values.topk(count, -1).values[..., -1:]
-    above, level = values > edge, (values == edge) & finite
-    wanted = count - above.sum(-1, keepdim=True)
-    return above | (level & (level.cumsum(-1) <= wanted))
-
-
-def candidates(values: Tensor, visible: Tensor, block: int, count: int) -> Tensor:
-    """Mask [..., n] of the entries in the best `count` blocks of `block`; the block of the newest is always in.
-
-    Args:
-        values: Scores [..., n], -inf where an entry is not visible.
-        visible: Entries each row sees, [...].
-        block: Entries per block.
-        count: Blocks kept.
-    """
-    n = values.shape[-1]
-    blocks = -(-n // block)
-    padded = nn.functional.pad(values, (0, blocks * block - n), value=NEVER)
-    best = padded.unflatten(-1, (blocks, block)).amax(-1)
-    newest = torch.arange(blocks) == ((visible - 1).clamp(min=0) // block)[..., None]
-    best = torch.where(newest & (visible > 0)[..., None], float("inf"), best)
-    return keep_best(best, count).repeat_interleave(block, -1)[..., :n]
-
-
-def positions_of(mask: Tensor, count: int) -> Tensor:
-    """Indices of the set places of each row [rows, n], rising, padded with -1 to `count` columns."""
-    rows, places = mask.nonzero(as_tuple=True)
-    column = (mask.cumsum(-1) - 1)[rows, places]
-    found = torch.full((len(mask), count), -1, dtype=torch.int64)
-    found[rows, column] = places
     return found

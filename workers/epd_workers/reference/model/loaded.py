@@ -1,7 +1,7 @@
 """A checkpoint ready to serve: weights, tokenizer and what must be computed once.
 
-All arithmetic is float64, whose order-dependent noise (1e-16) is far below the gap between two logits or two steps of
-a cache format: sums in another order change no token.
+With the torch operations all arithmetic is float64, whose order-dependent noise (1e-16) is far below the gap between
+two logits or two steps of a cache format: sums in another order change no token.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import torch
 
+from epd_kernels.dispatch import TORCH
 from epd_workers.reference.cache.geometry import Geometry
 from epd_workers.reference.model import checkpoint, image
 from epd_workers.reference.model.engram_hash import NOTHING, EngramHash, History, token_map
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+    from epd_kernels.dispatch import Operations
     from epd_workers.reference.cache.geometry import CacheType
     from epd_workers.reference.cache.pool import KvPool
     from epd_workers.reference.model.config import Config
@@ -39,7 +41,13 @@ class LoadedModel:
     """Weights and tokenizer of one checkpoint."""
 
     def __init__(
-        self, weights: Transformer, tokenizer: Tokenizer, digest: str, *, context_length: int | None = None
+        self,
+        weights: Transformer,
+        tokenizer: Tokenizer,
+        digest: str,
+        *,
+        context_length: int | None = None,
+        operations: Operations = TORCH,
     ) -> None:
         """Take over loaded weights.
 
@@ -48,6 +56,7 @@ class LoadedModel:
             tokenizer: The checkpoint's own.
             digest: Of the checkpoint.
             context_length: Most tokens in one sequence; None takes what the checkpoint was made for.
+            operations: What touches the caches.
 
         Raises:
             BadTokenMap: The Engram tables were made for another vocabulary.
@@ -55,6 +64,7 @@ class LoadedModel:
         text = weights.config.text
         self.weights = weights.eval().requires_grad_(requires_grad=False)
         self.tokenizer = tokenizer
+        self.operations = operations
         self.image_id = weights.config.image_token_id
         self.config = ModelConfig(
             vocab_size=text.vocab_size,
@@ -68,23 +78,26 @@ class LoadedModel:
 
     @classmethod
     def load(
-        cls, directory: Path | None = None, context_length: int | None = None, dtype: torch.dtype = torch.float64
+        cls, directory: Path | None = None, context_length: int | None = None, operations: Operations = TORCH
     ) -> Self:
-        """Read a checkpoint directory; None reads the one in the package.
+        """Read a checkpoint directory (None: the one in the package), to compute in the operations' widest type.
 
         Raises:
             BadCheckpoint: Lists everything that is wrong with it.
         """
         where = directory or PACKAGED
         tokenizer = Tokenizer.load(where / "tokenizer.json")
-        _, weights = checkpoint.load(where, dtype)
-        return cls(weights, tokenizer, checkpoint.digest(where), context_length=context_length)
+        _, weights = checkpoint.load(where, operations.widest)
+        digest = checkpoint.digest(where)
+        return cls(weights, tokenizer, digest, context_length=context_length, operations=operations)
 
     @classmethod
-    def random(cls, config: Config, seed: int, dtype: torch.dtype = torch.float64) -> Self:
+    def random(
+        cls, config: Config, seed: int, dtype: torch.dtype = torch.float64, operations: Operations = TORCH
+    ) -> Self:
         """Untrained weights with the packaged tokenizer, for tests and measurements."""
         weights = initialise(Transformer(config).to(dtype), seed)
-        return cls(weights, Tokenizer.default(), f"random-{seed}")
+        return cls(weights, Tokenizer.default(), f"random-{seed}", operations=operations)
 
     def geometry(self, page_size: int, cache_type: CacheType) -> Geometry:
         """Sizes of the caches.
@@ -96,7 +109,7 @@ class LoadedModel:
 
     def bind(self, pool: KvPool, replay: Preset | None) -> Forward:
         """The forward over a pool."""
-        return Forward(self.weights, self._hash, pool, replay)
+        return Forward(self.weights, self._hash, pool, replay, self.operations)
 
     def history(self, before: Sequence[int]) -> History:
         """What Engram must know when a run begins behind these token ids; the last three decide."""

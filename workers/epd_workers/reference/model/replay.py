@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from epd_kernels.tail_layout.policy import Policy
+
 if TYPE_CHECKING:
     from epd_workers.reference.model.config import TextConfig
 
@@ -25,31 +27,26 @@ class Preset:
     Attributes:
         name: The version.
         source_whole: Whether the last KV source runs on all rows; if not, only its global projection does.
-        floor_at_tail: Whether a row's window begins at the first row run now; if not, at the last `window` positions
-            of the sequence, which an earlier chunk may have written.
-        rows: Rows of a request that the late layers run; None takes the sliding window. With `halo` rows and the floor
-            at the tail the result is exact.
+        policy: Where the late layers' floor is.
+        rows: Rows of a request that the late layers run; None takes the sliding window. With `halo` rows and
+            `Policy.TAIL` the result is exact.
     """
 
     name: str
     source_whole: bool
-    floor_at_tail: bool
+    policy: Policy
     rows: int | None = None
 
     def first_late(self, text: TextConfig) -> int:
         """The first layer that runs on the tail alone."""
         return text.split + 1 if self.source_whole else text.split
 
-    def floor(self, length: int, tail: int, window: int) -> int:
-        """First position that late layers may read, for a sequence of `length` tokens behind this step."""
-        return length - tail if self.floor_at_tail else max(0, length - window)
-
 
 PRESETS: Final = {
     preset.name: preset
     for preset in (
-        Preset("0.5.23", source_whole=False, floor_at_tail=False),
-        Preset("dsv41-37ae292e", source_whole=True, floor_at_tail=True),
+        Preset("0.5.23", source_whole=False, policy=Policy.WINDOW),
+        Preset("dsv41-37ae292e", source_whole=True, policy=Policy.TAIL),
     )
 }
 

@@ -81,6 +81,8 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("chunked-prefill-size", 512, "prompt tokens per step", 1),
         Flag("prefix-cache", "on", "whether prompts that begin alike share pages", choices=SWITCH),
         Flag("window-cache-tokens", 32768, "tokens whose window keys and values are kept for finished prompts"),
+        Flag("kernels", "auto", "what computes over the caches: torch; triton, on a CPU with TRITON_INTERPRET=1 alone"
+             " (slow, for tests); auto: torch on a CPU", choices=("auto", "torch", "triton")),
         Flag("threads", 1, "CPU threads of the model; more only help where as many cores are free", 1, 256),
         Flag("model-path", None, "directory of the checkpoint, the same in all roles (default: the packaged one)"),
         Flag("layout-key", "", "mixed into the page layout: servers with different keys never exchange pages"),
@@ -143,6 +145,7 @@ class Options:
     decoder_replay: str
     decoder_replay_preset: str
     encoder_replay: str
+    kernels: str
     threads: int
     model_path: str | None
     layout_key: str

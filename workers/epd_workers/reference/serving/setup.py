@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from epd_kernels import dispatch
 from epd_workers.reference.engine.request import Limits
 from epd_workers.reference.model import checkpoint
 from epd_workers.reference.model.checkpoint import BadCheckpoint
@@ -17,6 +18,7 @@ from epd_workers.reference.serving.options import UsageError
 from epd_workers.reference.transfer.layout import Layout
 
 if TYPE_CHECKING:
+    from epd_kernels.dispatch import Operations
     from epd_workers.reference.engine.engine import Engine
     from epd_workers.reference.serving.options import Options
 
@@ -36,12 +38,13 @@ def load(options: Options) -> LoadedModel:
     Raises:
         UsageError: Lists everything that is wrong with the checkpoint, or with options that do not suit it.
     """
+    operations = _operations(options)
     where = checkpoint_of(options)
     name = f"--model-path is {str(where)!r}" if options.model_path is not None else f"the packaged checkpoint {where}"
     if not where.is_dir():
         raise UsageError([f"{name}: there is no such directory"])
     try:
-        model = LoadedModel.load(where, options.context_length)
+        model = LoadedModel.load(where, options.context_length, operations)
     except BadCheckpoint as error:
         faults = list(error.faults)
     except BadTokenizer as error:
@@ -84,6 +87,21 @@ def layout_of(engine: Engine, options: Options) -> Layout:
         kv_cache_dtype=options.kv_cache_dtype,
         kv_layout=f"{engine.layout}{key}"[:MAX_LAYOUT],
     )
+
+
+def _operations(options: Options) -> Operations:
+    """What computes over the caches.
+
+    Raises:
+        UsageError: The choice cannot be met.
+    """
+    try:
+        operations = dispatch.load(options.kernels, torch.device("cpu"))
+    except dispatch.Unavailable as error:
+        raise UsageError([f"--kernels is {options.kernels!r}: {error} (--kernels torch)"]) from None
+    if operations.name == "triton" and options.kv_cache_dtype == "bf16":
+        raise UsageError(["--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"])
+    return operations
 
 
 def _other_faults(where: Path) -> tuple[str, ...]:
