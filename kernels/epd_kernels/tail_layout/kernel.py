@@ -50,7 +50,8 @@ def tail_layout_kernel(
         ends = tail_sum + tl.cumsum(tail, 0)
         if first == 0:
             tl.store(starts + 1 + numbers, ends, mask=real)
-        passed = (ends[None, :] <= places[:, None]) & real[None, :]  # [ROWS, REQUESTS]
+        # Lanes behind the last request end where it ends: only padding passes them, and stays padding.
+        passed = ends[None, :] <= places[:, None]  # [ROWS, REQUESTS]
         owner += tl.sum(passed.to(tl.int32), 1)
         tail_start += tl.sum(tl.where(passed, tail[None, :], 0), 1)
         extend_start += tl.sum(tl.where(passed, extend[None, :], 0), 1)

@@ -143,13 +143,13 @@ def test_rows_of_the_table_and_of_entries_may_lie_apart(operation: ModuleType) -
 
 @OPERATIONS
 def test_offsets_into_a_table_are_64_bit(operation: ModuleType) -> None:
-    # Two rows, 2^31 entries apart: memory that is never touched is never taken.
-    stride = 2**31
-    table = torch.empty(stride + 2, dtype=torch.int32).as_strided((2, 2), (stride, 1))
-    table[1] = torch.tensor([4, 6])
-    found = operation.window_slots(ints([9]), ints([7]), ints([1]), table, page_size=8, window=4)
+    # A stride that fits 32 bits, a row number that takes the offset past them; memory never touched is never taken.
+    stride = 2**30
+    table = torch.empty(2 * stride + 2, dtype=torch.int32).as_strided((3, 2), (stride, 1))
+    table[2] = torch.tensor([4, 6])
+    found = operation.window_slots(ints([9]), ints([7]), ints([2]), table, page_size=8, window=4)
     assert found.slots.tolist() == [[39, 48, 49, -1]]
-    assert operation.entry_slots(ints([15]).view(1, 1), ints([1]), table, page_size=8).tolist() == [[55]]
+    assert operation.entry_slots(ints([15]).view(1, 1), ints([2]), table, page_size=8).tolist() == [[55]]
 
 
 def test_refuses_what_is_not_dense() -> None:
