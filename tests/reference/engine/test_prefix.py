@@ -12,11 +12,13 @@ from epd_workers.reference.engine.key import prefix_key
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
+from epd_workers.reference.serving.report import Report
 from tests.reference.engine.tiny import (
     SHORT,
     answer,
     collect,
     limits,
+    memory_of,
     picture,
     started,
     text,
@@ -24,8 +26,11 @@ from tests.reference.engine.tiny import (
 from tests.reference.small import LAYERS, SPLIT, WINDOW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from epd_workers.reference.engine.engine import Engine
     from epd_workers.reference.engine.job import Event, Piece
+    from epd_workers.reference.model.interface import Extend, Output
     from epd_workers.reference.model.loaded import LoadedModel
 
 ONE = replace(SHORT, max_new_tokens=1)
@@ -182,11 +187,50 @@ async def test_replay_says_why_it_does_not_run(model: LoadedModel) -> None:
                 await answer(engine, Prompt(text(length, length)), replace(ONE, prompt_logprobs=logprobs))
             state = engine.replay()
             told.append((state.decoder_active, state.decoder_reason, state.encoder_active, state.encoder_reason))
-        waiting = (False, "NoLongPromptYet", False, "NoLongPromptYet")
+        waiting = (False, "NoLongPromptYet", False, "NoPrefixHitYet")
         bypassed = (False, "PromptLogprobs", False, "PromptLogprobs")
         assert told == [waiting, waiting, bypassed, bypassed, bypassed, (True, "", True, ""), (True, "", True, "")]
         assert state.preset == "0.5.23"
         assert state.work.replayed == WINDOW
+
+
+async def test_replay_that_these_limits_keep_from_running_says_so(model: LoadedModel) -> None:
+    for given, reasons in (
+        ({"chunked_prefill_size": WINDOW}, ("ChunksWithinWindow", "TurnedOff")),
+        ({"encoder_replay": True, "prefix_cache": False}, ("", "NoPrefixCache")),
+    ):
+        async with started(model, **{"replay": "0.5.23", "prefix_cache": True} | given) as engine:
+            await answer(engine, Prompt(text(40)))
+            state = engine.replay()
+            assert (state.decoder_reason, state.encoder_reason) == reasons
+
+
+async def test_a_reason_does_not_come_back(model: LoadedModel) -> None:
+    async with started(model, encoder_replay=True, prefix_cache=True) as engine:
+        told = []
+        for seed, logprobs in enumerate((True, False, True)):
+            await answer(engine, Prompt(text(40, seed)), replace(ONE, prompt_logprobs=logprobs))
+            told.append(engine.replay().encoder_reason)
+        assert told == ["PromptLogprobs", "NoPrefixHitYet", "NoPrefixHitYet"]
+
+
+async def test_what_replay_spared_never_goes_back(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even between the finding of a prefix and the running of its rows: it is a counter."""
+    ids, seen = text(40), list[int]()
+    async with started(model, replay="0.5.23", encoder_replay=True, prefix_cache=True) as engine:
+        forward = engine._scheduler._forward
+
+        def watched(extends: Sequence[Extend]) -> Output:
+            seen.append(Report(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped)
+            return forward(extends)
+
+        monkeypatch.setattr(engine._scheduler, "_forward", watched)
+        await answer(engine, Prompt(ids))
+        await answer(engine, Prompt(ids))
+        skipped = Report(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped
+    assert skipped == (36 - WINDOW) * SPLIT
+    assert seen == sorted(seen)
+    assert set(seen) == {0, skipped}
 
 
 async def test_a_flush_waits_for_no_one(model: LoadedModel) -> None:

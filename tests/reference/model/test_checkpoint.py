@@ -285,3 +285,21 @@ def test_a_loaded_model_is_fit_for_training(original: Path) -> None:
     _, loaded = checkpoint.load(original, torch.float32)
     fixed = {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad}
     assert fixed == {name for name, _ in loaded.named_parameters() if ".gate.bias" in name}
+
+
+def test_a_dtype_that_torch_cannot_read_is_a_fault(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header, body = json.loads(content[8:end]), content[end:]
+    header["surplus"] = {"dtype": "F4", "shape": [4], "data_offsets": [len(body), len(body) + 2]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body + b"\x00\x00")
+    with pytest.raises(BadCheckpoint, match=r"has surplus, which config\.json does not call for"):
+        checkpoint.load(directory, torch.float32)
+
+
+def test_sizes_beyond_all_files_are_a_fault(directory: Path) -> None:
+    change_config(directory, lambda data: data["text_config"].update(hidden_size=10**9, q_lora_rank=2**31 - 1))
+    with pytest.raises(BadCheckpoint, match=r"config\.json calls for tensors that are too large"):
+        checkpoint.load(directory, torch.float32)

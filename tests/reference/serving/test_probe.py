@@ -6,7 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
+from epd_workers.reference.main import main
 from epd_workers.reference.serving.probe import Question, WrongAnswer
 from tests.reference.serving import tiny
 from tests.reference.serving.conftest import CHAT, chat
@@ -83,3 +85,25 @@ def test_no_question(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "training.json").write_text(text)
     assert Question.of(tmp_path) is None
+
+
+@pytest.mark.parametrize("flags", [("--context-length", "16"), ("--max-total-tokens", "4")])
+def test_limits_without_room_for_the_question_are_told(
+    tmp_path: Path, flags: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [
+        "--role",
+        "aggregated",
+        "--port",
+        "0",
+        "--page-size",
+        "4",
+        "--model-path",
+        str(write(tmp_path, "blue" * 9)),
+    ]
+    threads = torch.get_num_threads()
+    assert main([*words, *flags]) == 1
+    torch.set_num_threads(threads)
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("cannot start: the question that proves this server does not fit into it")
+    assert record.getMessage().endswith(f" raise {flags[0]}")

@@ -119,3 +119,21 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 def test_two_checkpoints_have_two_digests(checkpoint: Path, tmp_path: Path) -> None:
     other = tiny.load(tiny.write(tmp_path, seed=1), 192)
     assert other.config.digest != tiny.load(checkpoint, 192).config.digest
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--max-total-tokens", str(10**15)),
+        ("--window-cache-tokens", str(10**20)),
+        ("--max-running-requests", str(10**12)),
+    ],
+)
+def test_caches_that_no_machine_has_are_one_message(
+    checkpoint: Path, flags: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads = torch.get_num_threads()
+    assert main(["--role", "aggregated", *FITTING, "--model-path", str(checkpoint), *flags]) == 2
+    torch.set_num_threads(threads)
+    first, _ = capsys.readouterr().err.splitlines()
+    assert "GiB, which this machine does not give: lower max_total_tokens" in first

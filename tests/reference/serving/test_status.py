@@ -122,6 +122,15 @@ async def test_replay_is_told_with_its_reason_and_its_rows(fleet: Fleet) -> None
     assert values["epd_cache_lookups_total hit"] == 1
 
 
+async def test_prompts_that_need_every_row_are_the_reason(fleet: Fleet) -> None:
+    server = await fleet.start("aggregated", *REPLAY)
+    body = {"input_ids": list(range(40)), "return_logprob": True, "logprob_start_len": 0}
+    assert (await server.post("/generate", body)).status == 200
+    told = (await server.get("/server_info")).body["replay"]
+    assert {half["reason"] for half in told.values()} == {"PromptLogprobs"}
+    assert (await half_values(server))["epd_replay_active decoder PromptLogprobs"] == 0
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode", "encode"])
 async def test_replay_that_is_off_says_so(fleet: Fleet, role: str) -> None:
     server = await fleet.start(role)

@@ -46,7 +46,8 @@ async def _serve(options: Options) -> int:
     # Imported late, as the commands.
     import torch  # noqa: PLC0415
 
-    from epd_workers.reference.serving.probe import WrongAnswer  # noqa: PLC0415
+    from epd_workers.reference.engine.request import EngineFailed  # noqa: PLC0415
+    from epd_workers.reference.serving.probe import NoRoom, WrongAnswer  # noqa: PLC0415
     from epd_workers.reference.serving.server import Server  # noqa: PLC0415
     from epd_workers.reference.serving.setup import load  # noqa: PLC0415
     from epd_workers.reference.transfer.errors import TransferError  # noqa: PLC0415
@@ -60,11 +61,15 @@ async def _serve(options: Options) -> int:
     except UsageError as error:
         complain(error.faults)
         return 2
-    server = Server(options, model)
+    try:
+        server = Server(options, model)
+    except ValueError as error:
+        complain([str(error)])
+        return 2
     try:
         await server.start()
-    except (OSError, TransferError, WrongAnswer) as error:
-        log.error("cannot start: %s", error)  # noqa: TRY400 - a taken port needs no traceback
+    except (EngineFailed, NoRoom, OSError, TransferError, WrongAnswer) as error:
+        log.error("cannot start: %s", error)  # noqa: TRY400 - a taken port needs no traceback, the engine gave its own
         return 1
     await stopping.wait()
     log.info("draining for at most %g s", options.drain_timeout)

@@ -77,7 +77,7 @@ class Encoder:
     Attributes:
         active: it runs.
         reason: why it does not, in one word; empty when it does.
-        rows_replayed: rows times layers run again since the engine's start.
+        rows_replayed: rows before the ends of prefix hits that ran again since the engine's start.
     """
 
     active: bool

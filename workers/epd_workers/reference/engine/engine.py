@@ -80,7 +80,7 @@ class Engine:
         """Make the pools; the model thread waits for `start`.
 
         Raises:
-            ValueError: The page size does not suit the model's layers.
+            ValueError: The page size does not suit the model's layers, or the caches are too large for this machine.
         """
         self._model = model
         self._scheduler = Scheduler(model, limits)

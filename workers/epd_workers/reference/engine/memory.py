@@ -35,6 +35,9 @@ class Memory:
         Args:
             geometry: Of the model that will use them.
             limits: How many requests and tokens they must hold.
+
+        Raises:
+            ValueError: There is not so much memory.
         """
         size, window = geometry.page_size, geometry.window
         self.geometry = geometry
@@ -46,7 +49,15 @@ class Memory:
         rows = max(limits.chunked_prefill_size, self.least_after_hit) + self._rerun - 1
         each = min(geometry.window_pages_per_request(rows) + (window % size > 0), pages)
         kept = -(-limits.window_cache_tokens // size) if self._cache and not self._encoder_replay else 0
-        self.pool = KvPool(geometry, pages, limits.max_running_requests * each + kept)
+        windows = limits.max_running_requests * each + kept
+        try:
+            self.pool = KvPool(geometry, pages, windows)
+        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+            size = pages * geometry.page_bytes + windows * geometry.window_page_bytes
+            raise ValueError(
+                f"the caches would take {size / 2**30:,.0f} GiB, which this machine does not give: "
+                "lower max_total_tokens, window_cache_tokens or max_running_requests"
+            ) from error
         self._tree = PrefixTree(self.pool, window_cap=kept * geometry.window_page_bytes)
 
     @property

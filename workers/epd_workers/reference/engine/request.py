@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from epd_workers.reference.model.tokenizer import Part, Tokenizer
 
 Finish = Literal["stop", "length", "abort"]
-ReplayReason = Literal["", "TurnedOff", "NoLongPromptYet", "PromptLogprobs"]
+ReplayReason = Literal[
+    "", "TurnedOff", "NoLongPromptYet", "NoPrefixHitYet", "PromptLogprobs", "ChunksWithinWindow", "NoPrefixCache"
+]
 
 
 class QueueFull(RuntimeError):
@@ -320,6 +322,7 @@ class ReplayState:
         encoder_active: Rows before a prefix hit's end were run again.
         encoder_reason: Why not; empty if active.
         work: Rows times layers of all prompts since the start.
+        spared: Rows of prefix hits that the encoder half did not run again, of those hits where it ran some.
     """
 
     decoder_active: bool
@@ -328,3 +331,4 @@ class ReplayState:
     encoder_active: bool
     encoder_reason: ReplayReason
     work: Work
+    spared: int

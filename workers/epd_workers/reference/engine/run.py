@@ -60,6 +60,11 @@ class Run:
         self._prompt_logprobs: list[float | None] = [None]
 
     @property
+    def hit(self) -> int:
+        """Prompt tokens whose entries an earlier request had left."""
+        return self._hit
+
+    @property
     def prefilling(self) -> bool:
         """Whether part of the prompt has no entries yet and will get them here."""
         return self.job.kind != "resume" and self.sequence.length < len(self.job.prompt.token_ids)

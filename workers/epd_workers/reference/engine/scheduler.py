@@ -58,7 +58,7 @@ class Scheduler:
         """Make the pools.
 
         Raises:
-            ValueError: The page size does not suit the model's layers.
+            ValueError: As `Engine`.
         """
         self._model = model
         self._limits = limits
@@ -73,8 +73,8 @@ class Scheduler:
         self._stepper = 0
         self._ended: list[Sequence] = []
         self._work = Work()
-        self._bypassed = False
-        self._prompt_tokens = self._generated_tokens = self._steps = 0
+        self._bypassed = self._trimmed = False
+        self._prompt_tokens = self._generated_tokens = self._steps = self._spared = 0
 
     def submit(self, job: Job) -> None:
         """Admit or queue a job.
@@ -153,15 +153,32 @@ class Scheduler:
         """Whether bounded replay has begun to run."""
         with self._changed:
             skips, repeats = self._work.skipped > 0, self._work.replayed > 0
-            idle: ReplayReason = "PromptLogprobs" if self._bypassed else "NoLongPromptYet"
             return ReplayState(
                 decoder_active=skips,
-                decoder_reason="" if skips else idle if self._limits.replay else "TurnedOff",
+                decoder_reason="" if skips else self._why_nothing_is_skipped(),
                 preset=self._limits.replay or "",
                 encoder_active=repeats,
-                encoder_reason="" if repeats else idle if self._limits.encoder_replay else "TurnedOff",
+                encoder_reason="" if repeats else self._why_nothing_runs_again(),
                 work=self._work,
+                spared=self._spared,
             )
+
+    def _why_nothing_is_skipped(self) -> ReplayReason:
+        limits = self._limits
+        if not limits.replay:
+            return "TurnedOff"
+        # Encoder replay puts rows in front of a chunk, which then is longer than the window after all.
+        if limits.chunked_prefill_size <= self._memory.geometry.window and not limits.encoder_replay:
+            return "ChunksWithinWindow"
+        return "PromptLogprobs" if self._bypassed else "NoLongPromptYet"
+
+    def _why_nothing_runs_again(self) -> ReplayReason:
+        limits = self._limits
+        if not limits.encoder_replay:
+            return "TurnedOff"
+        if not limits.prefix_cache:
+            return "NoPrefixCache"
+        return "PromptLogprobs" if self._bypassed else "NoPrefixHitYet"
 
     def flush(self) -> bool:
         """Forget all cached prefixes, unless requests run or wait; whether that was done."""
@@ -265,17 +282,21 @@ class Scheduler:
                     self._advance([run], next_rows)
             return
         if not extends[0].decode:
-            self._note_prefill(extends, output.work)
+            self._note_prefill(runs, extends, output.work)
         for run, extend, logits in zip(runs, extends, output.logits, strict=True):
             self._settle(run, extend, logits)
 
-    def _note_prefill(self, extends: Values[Extend], work: Work) -> None:
+    def _note_prefill(self, runs: Values[Run], extends: Values[Extend], work: Work) -> None:
         with self._changed:
             self._work += work
-            for extend in extends:
+            for run, extend in zip(runs, extends, strict=True):
                 self._prompt_tokens += len(extend.token_ids) - extend.replayed
+                if extend.replayed:
+                    self._spared += run.hit - extend.replayed
                 if len(extend.token_ids) > self._memory.geometry.window:
-                    self._bypassed = extend.all_logits
+                    self._trimmed |= not extend.all_logits
+                    # For good once one came that does not need every row: whoever judges by the reason must not flap.
+                    self._bypassed = not self._trimmed
 
     def _settle(self, run: Run, extend: Extend, logits: Tensor) -> None:
         try:

@@ -6,12 +6,13 @@ The tricky idea: a layer's mode follows from four short lists alone (`LayerPlan`
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 Mode = Literal["Window", "Full", "Reuse", "Reindex"]
 ARCHITECTURE: Final = "DeepseekV41ForCausalLM"
@@ -25,6 +26,8 @@ QUANTISATION: Final = {
 }
 
 _SMALLEST_SPAN: Final = 4
+_LARGEST: Final = 2**31 - 1
+"""Of every integer: what is computed from it then fits int64, and a search from it for primes is exact."""
 
 
 class BadConfig(ValueError):
@@ -181,12 +184,14 @@ class TextConfig:
 
     def faults(self) -> list[str]:
         """What keeps a model from being built with these sizes, one message each."""
-        sizes = {name: value for name, value in asdict(self).items() if isinstance(value, int) and name not in _FREE}
-        found = [f"{name} is {value}: must be at least 1" for name, value in sizes.items() if value < 1]
+        values = {**asdict(self), **_dotted("rope_scaling", asdict(self.rope_scaling))}
+        found = _unlike(values, _FIXED) + _out_of_bounds(values, _FREE)
         rope_limit = min(self.head_dim, self.index_head_dim)
         layers, stages = self.num_hidden_layers, self.num_nextn_predict_layers
         ratios, sources = self.compress_ratios, self.kv_source_layer_ids
         last = sources[-1] if sources else -1
+        selecting = self.index_source_layer_ids
+        ids = {name: values[name] for name in ("engram_pad_token_id", "dspark_noise_token_id")}
         rules = (
             (self.o_groups and self.num_attention_heads % self.o_groups == 0,
              f"num_attention_heads is {self.num_attention_heads}: must be a multiple of o_groups ({self.o_groups})"),
@@ -202,20 +207,31 @@ class TextConfig:
             (set(ratios) <= {0, 1, 2}, f"compress_ratios has {sorted(set(ratios) - {0, 1, 2})}: must be 0, 1 or 2"),
             (bool(sources) and list(sources) == sorted(set(sources)) and last < layers,
              f"kv_source_layer_ids is {list(sources)}: must be rising layer numbers below {layers}"),
-            (set(sources) <= set(self.index_source_layer_ids),
+            (set(sources) <= set(selecting),
              f"kv_source_layer_ids is {list(sources)}: every one must be in index_source_layer_ids"),
+            (all(i in sources or last < i < layers for i in selecting) and list(selecting) == sorted(set(selecting)),
+             (f"index_source_layer_ids is {list(selecting)}: must be rising, and what is not in kv_source_layer_ids "
+             f"must stand behind the candidate source, at {last + 1} to {layers - 1}")),
             (self.candidate_source_layer_id == last,
              (f"candidate_source_layer_id is {self.candidate_source_layer_id}: must be the last of "
              f"kv_source_layer_ids ({last})")),
-            (all(i < last for i in self.engram_layer_ids),
+            (all(0 <= i < last for i in self.engram_layer_ids),
              f"engram_layer_ids is {list(self.engram_layer_ids)}: must stand before layer {last}"),
+            (list(self.engram_layer_ids) == sorted(set(self.engram_layer_ids)),
+             f"engram_layer_ids is {list(self.engram_layer_ids)}: must be rising"),
             (len(self.engram_layer_ids) == len(self.engram_num_embeddings),
              "engram_num_embeddings must have one entry per engram_layer_ids"),
-            (not stages or all(last <= i < layers for i in self.dspark_target_layer_ids),
+            (not stages or (bool(self.dspark_target_layer_ids)
+                            and all(last <= i < layers for i in self.dspark_target_layer_ids)),
              f"dspark_target_layer_ids is {list(self.dspark_target_layer_ids)}: must be {last} to {layers - 1}"),
+            (not any(ratios[layers:]), f"compress_ratios is {list(ratios)}: must be 0 for draft stages"),
             (self.num_experts_per_tok <= self.n_routed_experts,
              f"num_experts_per_tok is {self.num_experts_per_tok}: at most n_routed_experts ({self.n_routed_experts})"),
-            (self.scoring_func == "sqrtsoftplus", f"scoring_func is {self.scoring_func!r}: must be sqrtsoftplus"),
+            (not stages or self.dspark_num_experts_per_tok <= self.dspark_n_routed_experts,
+             (f"dspark_num_experts_per_tok is {self.dspark_num_experts_per_tok}: at most dspark_n_routed_experts "
+             f"({self.dspark_n_routed_experts})")),
+            *((0 <= i < self.vocab_size, f"{name} is {i}: must be an id below vocab_size ({self.vocab_size})")
+              for name, i in ids.items()),
         )  # fmt: skip
         found += [text for good, text in rules if not good]
         return found or self._layer_faults()
@@ -257,8 +273,8 @@ class VisionConfig:
 
     def faults(self) -> list[str]:
         """What keeps a tower from being built with these sizes, one message each."""
-        sizes = {k: v for k, v in asdict(self).items() if isinstance(v, int)}
-        found = [f"{name} is {value}: must be at least 1" for name, value in sizes.items() if value < 1]
+        values = asdict(self)
+        found = _unlike(values, {"model_type": VisionConfig.model_type}) + _out_of_bounds(values, frozenset())
         if 0 < self.max_image_tokens < _SMALLEST_SPAN:
             found.append(f"max_image_tokens is {self.max_image_tokens}: must be at least {_SMALLEST_SPAN}, one cell")
         if self.max_wh_ratio is not None and self.max_wh_ratio < 1:
@@ -298,6 +314,8 @@ class Config:
         if not faults:
             faults += [f"text_config.{fault}" for fault in text.faults()]
             faults += [f"vision_config.{fault}" for fault in vision.faults()]
+            if not 0 <= image < text.vocab_size:
+                faults.append(f"image_token_id is {image}: must be an id below vocab_size ({text.vocab_size})")
         if faults:
             raise BadConfig(faults)
         return cls(text, vision, image)
@@ -314,13 +332,52 @@ class Config:
         }
 
 
-_FREE = frozenset({
+_FREE: Final = frozenset({
     "num_nextn_predict_layers", "candidate_source_layer_id", "engram_pad_token_id", "dspark_noise_token_id",
-    "bos_token_id", "eos_token_id", "pad_token_id", "n_shared_experts", "attention_bias", "norm_topk_prob",
-    "tie_word_embeddings",
+    "bos_token_id", "eos_token_id", "pad_token_id",
 })  # fmt: skip
+"""Integers that are no sizes: their own rules bound them, if any."""
+
+_FIXED: Final[dict[str, object]] = {
+    "model_type": TextConfig.model_type, "hidden_act": "silu", "scoring_func": "sqrtsoftplus",
+    "topk_method": "noaux_tc", "norm_topk_prob": True, "n_shared_experts": 1, "attention_bias": False,
+    "tie_word_embeddings": False, "rope_scaling.type": "yarn",
+}  # fmt: skip
+"""What the architecture has one value of: another one means another model, which would be computed wrongly."""
+
+_MOST: Final = {"n_routed_experts": 4096, "dspark_n_routed_experts": 4096, "engram_max_ngram_size": 16,
+                "engram_n_heads": 1024}  # fmt: skip
+"""Where one size makes that many tensors, or a long search."""
 
 _OPTIONAL = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})  # the released file has them not
+
+
+def _dotted(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def _unlike(values: Mapping[str, Any], fixed: Mapping[str, object]) -> list[str]:
+    """One message per value that this architecture does not have."""
+    return [
+        f"{name} is {values[name]!r}: must be {json.dumps(value) if isinstance(value, bool) else value}"
+        for name, value in fixed.items()
+        if values[name] != value
+    ]
+
+
+def _out_of_bounds(values: Mapping[str, Any], free: Collection[str]) -> list[str]:
+    """One message per size below 1 or too large to compute with, and per number that must be positive."""
+    found = []
+    for name, value in values.items():
+        if isinstance(value, bool) or (name in free and abs(value) <= _LARGEST):
+            continue
+        if isinstance(value, int) and value < 1:
+            found.append(f"{name} is {value}: must be at least 1")
+        elif isinstance(value, int) and value > (most := _MOST.get(name, _LARGEST)):
+            found.append(f"{name} is {value}: must be at most {most}")
+        elif isinstance(value, float) and value <= 0:
+            found.append(f"{name} is {value!r}: must be above 0")
+    return found
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -345,8 +402,15 @@ def _read(kind: type[Any], data: object, where: str, faults: list[str]) -> Any:
         elif not _fits(value, default):
             faults.append(f"{where}.{name} is {value!r}: must be {_kind(default)}")
         else:
-            given[name] = tuple(value) if isinstance(default, tuple) else value
+            given[name] = _typed(value, default)
     return replace(defaults, **given)
+
+
+def _typed(value: Any, default: object) -> object:
+    """The value as this field holds it, so that 1 and 1.0 are one configuration."""
+    if isinstance(default, tuple):
+        return tuple(value)
+    return float(value) if isinstance(default, float) else value
 
 
 def _fits(value: object, default: object) -> bool:
@@ -362,7 +426,12 @@ def _fits(value: object, default: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def _kind(default: object) -> str:

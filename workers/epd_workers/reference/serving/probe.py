@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image
 
-from epd_workers.reference.engine.request import Sampling
+from epd_workers.reference.engine.request import PromptTooLong, Sampling
 from epd_workers.reference.model.tokenizer import Message
 from epd_workers.reference.serving.record import Leg, Record
 from epd_workers.reference.serving.runner import Assignment
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 TRAINING = "training.json"
 PROBE_TEXT = "health"
 PROBE_SIDE = 32
+
+
+class NoRoom(Exception):
+    """The limits that a server was started with leave no room for the shortest proof that it works."""
 
 
 class WrongAnswer(Exception):
@@ -80,6 +84,7 @@ class Probe(Protocol):
 
         Raises:
             WrongAnswer: It was, and the answer is wrong.
+            NoRoom: Question and answer are longer than what this server takes.
         """
 
 
@@ -132,6 +137,13 @@ class RunnerProbe:
 
     async def _answer(self, prompt: PromptParts, tokens: int, *, plain: bool) -> str:
         """The greedy answer; a plain one runs to its last token whatever it says."""
+        # An answer that the context cuts short would look like a wrong one.
+        length = sum(len(self.tokenizer.encode(part)) if isinstance(part, str) else 1 for part in prompt.parts) + tokens
+        if length > self.options.context_length:
+            raise NoRoom(
+                f"the question that proves this server does not fit into it, {length} tokens with its answer: "
+                "raise --context-length"
+            )
         meeting = Rendezvous(FAKE_HOST, None, 0) if self.options.disaggregated else None
         job = Job(0, 0, Sampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=plain), meeting)
         prompts = Prompts(Work((prompt,), (job,)), None, self.tokenizer, "probe")
@@ -140,5 +152,9 @@ class RunnerProbe:
         try:
             async with contextlib.aclosing(deltas(self.runner, assignment)) as steps:
                 return "".join([delta.text async for delta in steps])
+        except PromptTooLong as error:
+            raise NoRoom(
+                f"the question that proves this server does not fit into it: {error}; raise --max-total-tokens"
+            ) from error
         finally:
             await prompts.close()

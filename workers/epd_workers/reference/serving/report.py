@@ -30,12 +30,6 @@ class Half:
     run: int
     skipped: int
 
-    @classmethod
-    def of(cls, run: int, skipped: int, *, active: bool, off: bool, waiting: str) -> Half:
-        """One that is on, off, or waits for a prompt on which it makes a difference."""
-        active = active and not off
-        return cls(active, "" if active else "TurnedOff" if off else waiting, run, skipped)
-
 
 @dataclass(frozen=True)
 class Report:
@@ -57,21 +51,15 @@ class Report:
     def decoder(self) -> Half:
         """Decoder bounded replay: late layers on the last rows alone."""
         work, state = self.state.work, self.state
-        return Half.of(
-            work.decoder,
-            work.skipped,
-            active=state.decoder_active,
-            off=state.decoder_reason == "TurnedOff",
-            waiting="NoLongPromptYet",
-        )
+        return Half(state.decoder_active, state.decoder_reason, work.decoder, work.skipped)
 
     @property
     def encoder(self) -> Half:
         """Encoder bounded replay: of a prefix hit only the window's rows run, and run again."""
-        work, state = self.state.work, self.state
-        off = state.encoder_reason == "TurnedOff"
-        spared = 0 if off else (self.load.hit_tokens - work.replayed) * self.encoder_layers
-        return Half.of(work.encoder, spared, active=state.encoder_active, off=off, waiting="NoPrefixHitYet")
+        state = self.state
+        # Not from the tree's counters: a hit counts there before its rows run, and a counter must never go back.
+        spared = state.spared * self.encoder_layers
+        return Half(state.encoder_active, state.encoder_reason, state.work.encoder, spared)
 
     def replay(self) -> dict[str, Any]:
         """As `/server_info` tells it, with counts of rows times layers for the decoder half."""

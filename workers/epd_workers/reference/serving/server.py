@@ -88,6 +88,8 @@ class Server:
             OSError: A port cannot be had.
             TransferError: The bootstrap table refuses this server.
             WrongAnswer: The model fails the checkpoint's own question.
+            NoRoom: The question does not fit into this server's limits.
+            EngineFailed: The model cannot run.
         """
         try:
             await self._start()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MODES = {"prefill": "prefill", "decode": "decode"}
 SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
 RECENT = 50
+MAX_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -247,8 +248,8 @@ class Status:
 
     async def _recent(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", str(RECENT))
-        if not limit.isdecimal():
-            raise invalid(f"limit is {limit[:20]!r}: must be a number", "limit")
+        if not limit.isdecimal() or len(limit) > MAX_DIGITS:
+            raise invalid(f"limit is {limit[:20]!r}: must be a number of at most {MAX_DIGITS} digits", "limit")
         return web.json_response({"requests": [record.state() for record in self.records.recent(int(limit))]})
 
     async def _request(self, request: web.Request) -> web.Response:
