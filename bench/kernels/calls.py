@@ -78,7 +78,7 @@ def _attend(inputs: Inputs, entries: Paged | None, selected: Tensor | None) -> C
         seen = operations.attend(query, inputs.window, inputs.slots, entries, selected, sink, scale=scale)
         return seen.output, seen.lse
 
-    read = {"query": query, "counts": inputs.slots.counts, "sink": sink, "output": query}
+    read = {"query": query, "sink": sink, "output": query}
     return Call(run, read if selected is None else {**read, "selected": selected})
 
 

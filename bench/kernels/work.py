@@ -84,7 +84,6 @@ def attend(
     reads = {
         "query": HALF * rows * heads * dim,
         "slots": INT * window_pairs,
-        "counts": INT * rows,
         "window": window_rows * WINDOW.width(dim),
         "sink": FLOAT * heads,
     }
