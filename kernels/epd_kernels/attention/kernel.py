@@ -53,7 +53,6 @@ def attend_kernel(
     query,  # [R, heads, DIM]
     window,
     slots,  # [R, WINDOW] int32
-    counts,  # [R] int32
     entries,
     selected,  # [R, SELECTED] int32
     sink,  # [heads] float32
@@ -94,14 +93,14 @@ def attend_kernel(
     total = tl.zeros([BLOCK_HEADS], tl.float32)
     mixed = tl.zeros([BLOCK_HEADS, DIM], tl.float32)
 
-    WINDOW_TILES: tl.constexpr = (WINDOW + BLOCK_KEYS - 1) // BLOCK_KEYS
-    TILES: tl.constexpr = WINDOW_TILES + (SELECTED + BLOCK_KEYS - 1) // BLOCK_KEYS
-    share = (TILES + tl.num_programs(2) - 1) // tl.num_programs(2)
+    window_tiles: tl.constexpr = (WINDOW + BLOCK_KEYS - 1) // BLOCK_KEYS
+    tiles: tl.constexpr = window_tiles + (SELECTED + BLOCK_KEYS - 1) // BLOCK_KEYS
+    share = (tiles + tl.num_programs(2) - 1) // tl.num_programs(2)
     begin = split * share
-    end = tl.minimum(begin + share, TILES)
-    count = tl.load(counts + row)
-    seen = tl.minimum(end, (count + BLOCK_KEYS - 1) // BLOCK_KEYS)
-    for tile in range(begin, seen):
+    end = tl.minimum(begin + share, tiles)
+    # Hoisted out of the loops, the 64 addresses of matrix operands would take the registers that the sums need; so
+    # would a second window tile in flight, beside the second loop's.
+    for tile in tl.range(begin, tl.minimum(end, window_tiles), num_stages=1, disable_licm=True):
         column = tile * BLOCK_KEYS + keys
         place = tl.load(slots + row * WINDOW + column, mask=column < WINDOW, other=-1)
         codes = load_rows(window, place, window_page_size, window_page_stride, window_code_stride, 0, DIM)
@@ -117,7 +116,7 @@ def attend_kernel(
         latents = window_latents(codes, scales, BLOCK_KEYS, DIM, asked.dtype)
         top, total, mixed = accumulate(asked, latents, place >= 0, scale * LOG2E, top, total, mixed)
     if SELECTED > 0:
-        for tile in range(tl.maximum(begin - WINDOW_TILES, 0), end - WINDOW_TILES):
+        for tile in tl.range(tl.maximum(begin - window_tiles, 0), end - window_tiles, disable_licm=True):
             column = tile * BLOCK_KEYS + keys
             place = tl.load(selected + row * SELECTED + column, mask=column < SELECTED, other=-1)
             codes = load_rows(entries, place, entry_page_size, entry_page_stride, entry_code_stride, 0, DIM // 2)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from epd_kernels.sizes import Sizes
+
 _LEAST: Final = 16  # rows and columns of a matrix instruction
 
 
@@ -62,15 +64,7 @@ def launches_attend(  # noqa: PLR0917 (as attend)
 ) -> tuple[Attended, list[Launch]]:
     """The result, not yet filled, and what fills it.
 
-    Args:
-        query: As for `attend`, and so on.
-        window: .
-        slots: .
-        entries: .
-        selected: .
-        sink: .
-        scale: .
-        splits: Of the keys; None looks it up.
+    All but `splits` is as for `attend`; `splits`, at most `MOST_SPLITS`, are of the keys, and None looks them up.
 
     Raises:
         ValueError: As `attend`.
@@ -87,7 +81,6 @@ def launches_attend(  # noqa: PLR0917 (as attend)
         into = Attended(sink.new_empty(splits, rows, heads, dim), sink.new_empty(splits, rows, heads))
     least = 1 if current() is Architecture.INTERPRETER else _LEAST
     block = min(tile.heads, max(least, triton.next_power_of_2(heads)))
-    other, chosen = (window, slots.slots) if entries is None or selected is None else (entries, selected)
     launches = [
         Launch(
             kernel=attend_kernel,
@@ -96,9 +89,8 @@ def launches_attend(  # noqa: PLR0917 (as attend)
                 query.contiguous(),
                 window.data,
                 slots.slots.contiguous(),
-                slots.counts.contiguous(),
-                other.data,
-                chosen.contiguous(),
+                None if entries is None else entries.data,
+                None if selected is None else selected.contiguous(),
                 sink,
                 into.output,
                 into.lse,
@@ -106,7 +98,7 @@ def launches_attend(  # noqa: PLR0917 (as attend)
                 rows,
                 heads,
                 *_strides(window),
-                *_strides(other),
+                *_strides(entries),
             ),
             options={
                 "DIM": dim,
@@ -138,7 +130,9 @@ def _merge(parts: Attended, whole: Attended, sink: Tensor) -> Launch:
     )
 
 
-def _strides(pool: Paged) -> tuple[int, ...]:
+def _strides(pool: Paged | None) -> tuple[int, ...]:
+    if pool is None:
+        return 0, 0, 0, 0, 0
     return pool.page_size, pool.page_stride, pool.code_stride, pool.scale_stride, pool.scale_start
 
 

@@ -36,10 +36,10 @@ _SPLITS: Final = ((8, 10), (16, 5), (32, 4), (64, 2))
 
 TILES: Final = {
     Architecture.SM90: Tile(heads=64, keys=32, warps=8, stages=2, splits=_SPLITS),
-    Architecture.SM100: Tile(heads=64, keys=32, warps=8, stages=2, splits=_SPLITS),
-    Architecture.GFX942: Tile(heads=16, keys=32, warps=4, stages=1, splits=_SPLITS),
-    Architecture.GFX950: Tile(heads=32, keys=32, warps=4, stages=1, splits=_SPLITS),
-    Architecture.INTERPRETER: Tile(heads=64, keys=256, warps=1, stages=1, splits=((2, 3),)),
+    Architecture.SM100: Tile(heads=64, keys=64, warps=8, stages=2, splits=_SPLITS),
+    Architecture.GFX942: Tile(heads=64, keys=16, warps=4, stages=1, splits=_SPLITS),
+    Architecture.GFX950: Tile(heads=64, keys=32, warps=4, stages=1, splits=_SPLITS),
+    Architecture.INTERPRETER: Tile(heads=64, keys=64, warps=1, stages=1, splits=((2, 3),)),
 }
 MOST_SPLITS: Final = 16
 """What the merging kernel is compiled for; a power of two."""
