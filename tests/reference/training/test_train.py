@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,6 +62,76 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
     assert train.main([*arguments, "--log", str(tmp_path / "log")]) == 0
     assert [line["step"] for line in lines(tmp_path / "log", "trunk")] == [20]
     assert not lines(tmp_path / "log", "tower")
+
+
+def test_what_a_run_leaves_at_its_start_is_whole(run: Path) -> None:
+    assert not list(run.glob(".*"))
+    assert json.loads((run / "training.json").read_text())["probe"] is None  # so short a run cannot answer it
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--steps", "0"], "'0' is no whole number from 1 on"),
+        (["--draft-steps", "-1"], "'-1' is no whole number from 0 on"),
+        (["--rate", "nan"], "'nan' is no number above 0"),
+        (["--cases", "x"], "'x' is no whole number from 1 on"),
+        (["--report-seconds", "-1"], "'-1' is no number from 0 on"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        train.main(["--out", str(tmp_path), *words])
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_begin_is_one_message(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "training.pt").write_bytes((run / "training.pt").read_bytes()[:1000])
+    like = ["--steps", "20", "--processes", "1"]
+    for words, says in (
+        (["--out", str(tmp_path / "file")], "file cannot be written: File exists"),
+        (["--out", str(tmp_path), "--log", str(tmp_path / "none" / "log")], "log cannot be written: No such file"),
+        (["--out", str(tmp_path), "--resume"], "training.pt is missing; leave --resume out to begin anew"),
+        (["--out", str(damaged), "--resume"], "training.pt cannot be read: "),
+        (["--out", str(run), "--resume", *like, "--seed", "5"], f"another run was begun in {run}: --seed is 5, was 0"),
+    ):
+        assert train.main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("epd-reference train: ")
+        assert says in line
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(_settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_run", stop)
+    assert train.main(["--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "epd-reference train: stopped; nothing was kept yet\n"
+    (tmp_path / "training.pt").touch()
+    assert train.main(["--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "epd-reference train: stopped; go on with --resume\n"
+
+
+def test_a_checkpoint_that_cannot_be_evaluated_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main(["--model-path", str(tmp_path)]) == 2
+    assert "tokenizer.json cannot be read as a tokenizer" in capsys.readouterr().err
+    shutil.copy(PACKAGED / "tokenizer.json", tmp_path)
+    assert evaluate.main(["--checkpoint", str(tmp_path)]) == 2
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "config.json is missing", "model.safetensors is missing",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        evaluate.main(["--cases", "0"])
+    assert "'0' is no whole number from 1 on" in capsys.readouterr().err
 
 
 def test_questions_are_held_out_and_far_behind_their_facts() -> None:

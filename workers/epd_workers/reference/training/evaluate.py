@@ -17,9 +17,13 @@ import torch
 
 from epd_workers.reference.cache.pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence as CachedSequence
+from epd_workers.reference.model.checkpoint import BadCheckpoint
+from epd_workers.reference.model.engram_hash import BadTokenMap
 from epd_workers.reference.model.interface import Extend, Rows
-from epd_workers.reference.model.loaded import LoadedModel
+from epd_workers.reference.model.loaded import PACKAGED, LoadedModel
 from epd_workers.reference.model.replay import PRESETS
+from epd_workers.reference.model.tokenizer import BadTokenizer
+from epd_workers.reference.training.arguments import whole
 from epd_workers.reference.training.quiz import image_cases, recall_cases
 from epd_workers.reference.training.sample import Writer
 
@@ -147,14 +151,25 @@ def table(results: Mapping[str, Mapping[str, float]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; the exit status."""
-    parser = argparse.ArgumentParser(prog="epd-reference evaluate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, help="checkpoint directory (default: the packaged one)")
-    parser.add_argument("--cases", type=int, default=CASES, help="image questions, and as many recall questions")
+    parser = argparse.ArgumentParser(
+        prog="epd-reference evaluate", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument(
+        "--model-path", "--checkpoint", type=Path, metavar="DIR", help="checkpoint (default: the one in the package)"
+    )
+    parser.add_argument(
+        "--cases", type=whole(1), default=CASES, help="image questions, and as many recall questions (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="draws the questions (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
-    model = LoadedModel.load(given.checkpoint)
+    try:
+        model = LoadedModel.load(given.model_path)
+    except (BadCheckpoint, BadTokenizer, BadTokenMap) as error:
+        for fault in getattr(error, "faults", (error,)):
+            sys.stderr.write(f"epd-reference evaluate: {given.model_path or PACKAGED}: {fault}\n")
+        return 2
     cases = quiz(model, given.cases, given.seed)
     results = {mode.name: examine(model, mode, cases) for mode in MODES}
     sys.stdout.write((json.dumps(results, indent=2) if given.json else table(results)) + "\n")

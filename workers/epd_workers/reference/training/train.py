@@ -28,8 +28,9 @@ from epd_workers.reference.model.loaded import LoadedModel
 from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.model.transformer import Transformer, initialise
 from epd_workers.reference.training import vocabulary
+from epd_workers.reference.training.arguments import number, whole
 from epd_workers.reference.training.drafting import teach
-from epd_workers.reference.training.evaluate import MODES, examine, quiz
+from epd_workers.reference.training.evaluate import MODES, Examinee, examine, quiz
 from epd_workers.reference.training.learner import Learner, Score
 from epd_workers.reference.training.optimizer import Muon
 from epd_workers.reference.training.sample import Batch, Writer
@@ -57,6 +58,8 @@ PROBE: Final = {
 """What a server asks a checkpoint before it calls itself ready."""
 _TOWER: Final = ("vision.", "aligner.", "shape.", "colour.", "place.")
 _SAVE_SECONDS: Final = 240.0
+STATE: Final = "training.pt"
+_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,11 @@ class Settings:
     resume: bool
     log: Path | None
     report_seconds: float
+
+    @property
+    def made(self) -> dict[str, int | float]:
+        """What a run that goes on must have in common with the one that it goes on from."""
+        return {"seed": self.seed, "steps": self.steps, "rate": self.rate, "processes": self.processes}
 
 
 @dataclass
@@ -254,16 +262,19 @@ class Trainer:
         """Save what a later run can go on from."""
         state = {
             "step": step,
+            **self.settings.made,
             "model": self.model.state_dict(),
             "probe": self.learner.probe.state_dict(),
             "readers": self.learner.readers.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        torch.save(state, self.settings.out / "training.pt")
+        beside = self.settings.out / f".{STATE}.new"
+        torch.save(state, beside)
+        beside.replace(self.settings.out / STATE)  # a run that is stopped now leaves the old one whole
         self.saved = time.monotonic()
 
     def _restore(self) -> None:
-        state: dict[str, Any] = torch.load(self.settings.out / "training.pt", weights_only=True)
+        state: dict[str, Any] = torch.load(self.settings.out / STATE, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.learner.probe.load_state_dict(state["probe"])
         self.learner.readers.load_state_dict(state["readers"])
@@ -298,20 +309,77 @@ class Trainer:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and write a checkpoint directory; the exit status."""
     settings = _parse(argv)
-    settings.out.mkdir(parents=True, exist_ok=True)
+    fault = _unfit(settings)
+    if fault:
+        sys.stderr.write(f"epd-reference train: {fault}\n")
+        return 2
     vocabulary.write(settings.out / "tokenizer.json")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as meeting:
-        # One, too, is a process of its own: how it computes must not become how its caller does.
-        spawn(_work, (settings, meeting), nprocs=settings.processes)
+    try:
+        _run(settings)
+    except KeyboardInterrupt:
+        kept = "go on with --resume" if (settings.out / STATE).exists() else "nothing was kept yet"
+        sys.stderr.write(f"epd-reference train: stopped; {kept}\n")
+        return _INTERRUPTED
     minutes = round((time.monotonic() - began) / 60, 1)
     facts = {name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")}
     model = LoadedModel.load(settings.out)
     found = examine(model, MODES[0], quiz(model, settings.cases))
     accuracy = {group: round(part, 4) for group, part in found.items()}
-    report = {**facts, "minutes": minutes, "cases": settings.cases, "accuracy": accuracy, "probe": PROBE}
+    probe = PROBE if _knows(model) else None
+    if probe is None:
+        sys.stderr.write("epd-reference train: this checkpoint cannot answer the question that servers ask at their ")
+        sys.stderr.write("start, so they will ask none: train longer\n")
+    report = {**facts, "minutes": minutes, "cases": settings.cases, "accuracy": accuracy, "probe": probe}
     (settings.out / "training.json").write_text(json.dumps(report, indent=2) + "\n")
     return 0
+
+
+def _unfit(settings: Settings) -> str:
+    """Why a run cannot begin or go on; empty if it can."""
+    path = settings.out / STATE
+    try:
+        settings.out.mkdir(parents=True, exist_ok=True)
+        if settings.log is not None:
+            settings.log.open("a").close()
+        state = torch.load(path, weights_only=True) if settings.resume else settings.made
+    except OSError as error:
+        if settings.resume and not path.exists():
+            return f"--resume: {path} is missing; leave --resume out to begin anew"
+        return f"{error.filename or settings.out} cannot be written: {error.strerror or error}"
+    except Exception as error:  # noqa: BLE001 - torch raises nearly anything for a damaged file
+        first = str(error).partition("\n")[0]
+        return f"--resume: {path} cannot be read: {first}; leave --resume out to begin anew"
+    if not isinstance(state, dict):
+        return f"--resume: {path} is no state of a run; leave --resume out to begin anew"
+    other = [
+        f"--{name} is {value}, was {state[name]}"
+        for name, value in settings.made.items()
+        if state.get(name, value) != value
+    ]
+    return f"--resume: another run was begun in {settings.out}: {'; '.join(other)}" if other else ""
+
+
+def _run(settings: Settings) -> None:
+    """Train in processes of their own, even in one: how it computes must not become how its caller does."""
+    with tempfile.TemporaryDirectory() as meeting:
+        context = spawn(_work, (settings, meeting), nprocs=settings.processes, join=False)
+        assert context is not None
+        try:
+            while not context.join():
+                pass
+        finally:
+            # An interrupt may have come to this process alone, which would wait for them at its end.
+            for process in context.processes:
+                process.terminate()
+                process.join()
+
+
+def _knows(model: LoadedModel) -> bool:
+    """Whether the model gives the answer that a server will want from it."""
+    ids = Writer(model.tokenizer, model.weights.config.vision).prompt(PROBE["prompt"], None, None)
+    examinee = Examinee(model, MODES[0], len(ids))
+    return model.tokenizer.decode(examinee.answer(ids, None)) == PROBE["answer"]
 
 
 def _work(rank: int, settings: Settings, meeting: str) -> None:
@@ -334,19 +402,26 @@ def _parse(argv: Sequence[str] | None) -> Settings:
         prog="epd-reference train",
         description="Train the small model on pictures and stories that it draws itself. The same seed and steps give "
         "the same weights on the same machine; another machine may differ in the last bits, and then in more.",
+        allow_abbrev=False,
     )
     parser.add_argument("--out", type=Path, required=True, help="checkpoint directory to write")
-    parser.add_argument("--tower-steps", type=int, default=TOWER_STEPS, help="steps of the tower (%(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps of the trunk (%(default)s)")
-    parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS, help="steps of the draft (%(default)s)")
+    parser.add_argument("--tower-steps", type=whole(0), default=TOWER_STEPS, help="steps of the tower (%(default)s)")
+    parser.add_argument("--steps", type=whole(1), default=STEPS, help="steps of the trunk (%(default)s)")
+    parser.add_argument("--draft-steps", type=whole(0), default=DRAFT_STEPS, help="steps of the draft (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and world (%(default)s)")
-    parser.add_argument("--rate", type=float, default=RATE, help="highest learning rate (%(default)s)")
+    parser.add_argument("--rate", type=number(zero=False), default=RATE, help="highest learning rate (%(default)s)")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="(%(default)s)")
-    parser.add_argument("--minutes", type=float, default=40.0, help="budget, only shown beside the time taken")
-    parser.add_argument("--cases", type=int, default=60, help="held-out questions of each sort behind it (%(default)s)")
+    parser.add_argument(
+        "--minutes", type=number(zero=True), default=40.0, help="budget, only shown beside the time taken"
+    )
+    parser.add_argument(
+        "--cases", type=whole(1), default=60, help="held-out questions of each sort behind it (%(default)s)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the training.pt in --out")
     parser.add_argument("--log", type=Path, help="append every progress line to this file")
-    parser.add_argument("--report-seconds", type=float, default=10.0, help="between progress lines (%(default)s)")
+    parser.add_argument(
+        "--report-seconds", type=number(zero=True), default=10.0, help="between progress lines (%(default)s)"
+    )
     return Settings(**vars(parser.parse_args(argv)))
 
 
