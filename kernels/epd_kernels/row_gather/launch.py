@@ -46,7 +46,7 @@ def launches_gather_rows(sources: Sequence[Tensor], rows: Tensor) -> tuple[list[
 
 
 def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
-    """Every launch that serving can hit: hidden rows, residual streams, their weights and flags."""
+    """Every launch that serving can hit: hidden rows, residual streams, their weights, flags, what a row selected."""
     wide = (sizes.streams, sizes.hidden)
     kept = {
         "hidden bf16": torch.zeros(2, sizes.hidden, dtype=torch.bfloat16, device=device),
@@ -54,6 +54,8 @@ def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
         "streams f32": torch.zeros(2, *wide, dtype=torch.float32, device=device),
         "weights f32": torch.zeros(2, sizes.streams, dtype=torch.float32, device=device),
         "flags": torch.zeros(2, dtype=torch.bool, device=device),
+        "entries": torch.zeros(2, sizes.topk, dtype=torch.int32, device=device),
+        "candidates": torch.zeros(2, sizes.blocks, dtype=torch.int32, device=device),
     }
     rows = torch.zeros(1, dtype=torch.int64, device=device)
     _, launches = launches_gather_rows(list(kept.values()), rows)

@@ -118,11 +118,12 @@ def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
         _, launches = launches_window_slots(ones, ones, ones, table, page_size=page_size, window=sizes.window)
         for launch in launches:
             yield f"window page {page_size}", launch
-    entries = torch.zeros(8, sizes.topk, dtype=torch.int32, device=device)
+    selected = torch.zeros(8, sizes.topk, dtype=torch.int32, device=device)
     for page_size in sorted({page // ratio for page in pages for ratio in _RATIOS}):
-        _, launches = launches_entry_slots(entries, ones, table, page_size=page_size)
-        for launch in launches:
-            yield f"entries page {page_size}", launch
+        for name, entries in (("entries", selected), ("entry", ones[:, None])):  # those read, the one written
+            _, launches = launches_entry_slots(entries, ones, table, page_size=page_size)
+            for launch in launches:
+                yield f"{name} page {page_size}", launch
 
 
 def _check_dense(matrix: Tensor, name: str) -> None:
