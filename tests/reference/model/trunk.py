@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from epd_kernels.dispatch import Operations
     from epd_workers.reference.cache.geometry import CacheType
     from epd_workers.reference.model.replay import Preset
 
@@ -64,6 +65,7 @@ class Trunk:
     images: tuple[range, ...] = ()
     cache_type: CacheType = "fp4"
     sharpness: float = 3.0
+    operations: Operations = TORCH
 
     def __post_init__(self) -> None:
         """Draw weights and a prompt."""
@@ -74,13 +76,13 @@ class Trunk:
         # Every compressed id must occur, as in a real vocabulary.
         mapping = [i % text.engram_compressed_vocab_size for i in range(text.vocab_size)]
         self.prompt = Prompt(drawn.token_ids, drawn.image_rows, mapping)
-        self.model = load(self.config, self.weights)
+        self.model = load(self.config, self.weights).to(self.operations.widest)
         self.hash = EngramHash(text, mapping) if text.engram_layer_ids else None
         self.pool = KvPool(Geometry.of(self.config, PAGE, self.cache_type), PAGES, PAGES)
 
     def bind(self, replay: str | None = None) -> Forward:
         """The forward under a preset."""
-        return Forward(self.model, self.hash, self.pool, self.preset(replay), TORCH)
+        return Forward(self.model, self.hash, self.pool, self.preset(replay), self.operations)
 
     @staticmethod
     def preset(name: str | None) -> Preset | None:
