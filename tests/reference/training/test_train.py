@@ -158,8 +158,8 @@ def test_the_packaged_checkpoint_answers_held_out_questions() -> None:
     cases = quiz(model, 12, seed=7)
     results = {mode.name: examine(model, mode, cases) for mode in (MODES[0], MODES[2])}
     for found in results.values():
-        assert found["image"] >= 0.65
-        assert found["recall"] >= 0.9
+        assert found["image"] >= 0.8
+        assert found["recall"] >= 0.95
     assert table(results).count("\n") == 3
 
 
@@ -172,5 +172,5 @@ def test_the_packaged_checkpoint_is_small_and_says_how_it_was_made() -> None:
     assert (PACKAGED / "model.safetensors").stat().st_size <= 6_000_000
     facts = json.loads((PACKAGED / "training.json").read_text())
     assert facts["minutes"] < 40
-    assert facts["accuracy"]["image"] >= 0.75
-    assert facts["accuracy"]["recall"] >= 0.95
+    assert facts["accuracy"]["image"] >= 0.93
+    assert facts["accuracy"]["recall"] >= 0.98
