@@ -273,21 +273,27 @@ def test_released_sizes(codec: Codec) -> None:
 
 @by_operation
 @by_layout
-def test_pools_and_values_pass_two_to_the_31(operation: ModuleType, planar: bool) -> None:
+def test_pools_pass_two_to_the_31_bytes(operation: ModuleType, planar: bool) -> None:
     """Memory that nobody touches takes none."""
     far = 2**31 + 4096
     size = 4 * WINDOW.width(32)
-    memory = torch.from_numpy(np.zeros(2 * far, dtype=np.uint8))
+    memory = torch.from_numpy(np.zeros(far + size, dtype=np.uint8))
     pool = Paged(memory.as_strided((2, size), (far, 1)), 4, 32, WINDOW, planar)
-    row = torch.randn(32)
-    values = memory.view(torch.float32).as_strided((4, 32), (far // 16, 1), 1024)  # the last one past 2^31 bytes
-    assert 3 * (far // 16) * 4 + 4096 < 2 * far
-    values[3] = row
-    slots = torch.tensor([-1, -1, -1, 6])
-    operation.pack(values, pool, slots)
-    assert row_bytes(pool, 6) == encode_row(WINDOW, row.tolist())
-    assert torch.equal(operation.unpack(pool, slots, torch.float32)[3], WINDOW.round(row))
-    assert not memory[:1024].any()
+    row = torch.randn(1, 32)
+    operation.pack(row, pool, torch.tensor([6]))
+    assert row_bytes(pool, 6) == encode_row(WINDOW, row[0].tolist())
+    assert torch.equal(operation.unpack(pool, torch.tensor([6]), torch.float32), WINDOW.round(row))
+    assert not memory[:size].any()
+
+
+def test_values_pass_two_to_the_31() -> None:
+    apart = 2**30 + 16
+    memory = torch.from_numpy(np.zeros(2 * apart + 32, dtype=np.int16)).view(torch.bfloat16)
+    values = memory.as_strided((3, 32), (apart, 1))
+    values[2] = torch.randn(32).bfloat16()
+    pool = pool_of(WINDOW, 32, 1, 4, planar=False)
+    launch.pack(values, pool, torch.tensor([-1, -1, 2]))
+    assert row_bytes(pool, 2) == encode_row(WINDOW, values[2].tolist())
 
 
 def test_wide_caches_are_torchs_alone() -> None:
