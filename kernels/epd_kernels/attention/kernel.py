@@ -75,6 +75,7 @@ def attend_kernel(
     WINDOW: tl.constexpr,
     SELECTED: tl.constexpr,
     SPLIT: tl.constexpr,
+    WINDOW_STAGES: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
 ):
@@ -98,9 +99,8 @@ def attend_kernel(
     share = (tiles + tl.num_programs(2) - 1) // tl.num_programs(2)
     begin = split * share
     end = tl.minimum(begin + share, tiles)
-    # Hoisted out of the loops, the 64 addresses of matrix operands would take the registers that the sums need; so
-    # would a second window tile in flight, beside the second loop's.
-    for tile in tl.range(begin, tl.minimum(end, window_tiles), num_stages=1, disable_licm=True):
+    # Hoisted out of the loops, the 64 addresses of matrix operands would take the registers that the sums need.
+    for tile in tl.range(begin, tl.minimum(end, window_tiles), num_stages=WINDOW_STAGES, disable_licm=True):
         column = tile * BLOCK_KEYS + keys
         place = tl.load(slots + row * WINDOW + column, mask=column < WINDOW, other=-1)
         codes = load_rows(window, place, window_page_size, window_page_stride, window_code_stride, 0, DIM)

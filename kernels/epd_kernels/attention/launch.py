@@ -105,6 +105,7 @@ def launches_attend(  # noqa: PLR0917 (as attend)
                 "WINDOW": slots.slots.shape[1],
                 "SELECTED": 0 if selected is None else selected.shape[1],
                 "SPLIT": splits > 1,
+                "WINDOW_STAGES": tile.stages if selected is None else tile.window_stages,
                 "BLOCK_HEADS": block,
                 "BLOCK_KEYS": tile.keys,
                 "num_warps": tile.warps,
