@@ -51,12 +51,12 @@ def pool_pairs(  # noqa: PLR0917 - a pure function of tensors in the kernels' cu
     tokens = rows + waiting
     pairs = tokens // 2
     ends = pairs.cumsum(0)
-    order = torch.arange(capacity)
+    order = torch.arange(capacity, device=projected.device)
     found = torch.searchsorted(ends, order, right=True)
     real = found < len(rows)
     request = found[real]
     pair = order[: len(request)] - (ends - pairs)[request]
-    entries, requests = torch.full((2, capacity), -1, dtype=torch.int32)
+    entries, requests = torch.full((2, capacity), -1, dtype=torch.int32, device=projected.device)
     entries[: len(request)] = ((firsts - waiting.int())[request] // 2 + pair).int()
     requests[: len(request)] = request.int()
     second = starts[request] + 2 * pair + 1 - waiting[request].int()

@@ -4,7 +4,7 @@ A row is stored as all its codes, then all its scales. Scales are powers of two 
 main cache. Rounding is half to even and saturating everywhere, and happens once: a float64 value is never first rounded
 to float32. The sign of zero is kept.
 
-Tensors are float32 or float64 on the CPU, any leading dimensions, and come back in the type they had; no gradient
+Tensors are float32 or float64, any leading dimensions, and come back in the type they had; no gradient
 passes, except through `ste`. Finite values are the caller's duty: a NaN or an infinity makes the block that shares its
 scale unspecified (nothing raises) and leaves all other blocks as they are; so does a float32 value from 2^127 on,
 which may round up to infinity.
@@ -129,8 +129,8 @@ class Codec:
             return _dense(rows).view(torch.bfloat16).to(dtype)
         size = dim * self.code_bits // 8
         codes, scale_code = rows[..., :size], rows[..., size:]
-        values = _E4M3[dtype][codes.int()] if self.name == "window" else _pair_values(codes, dtype)
-        scale = _E4M3[dtype][scale_code.int()] if self.name == "main" else power(scale_code, dtype)
+        values = _look_up(_E4M3, codes, dtype) if self.name == "window" else _pair_values(codes, dtype)
+        scale = _look_up(_E4M3, scale_code, dtype) if self.name == "main" else power(scale_code, dtype)
         return values.reshape(*rows.shape[:-1], dim // self.block, self.block).mul_(scale[..., None]).flatten(-2)
 
     def round(self, x: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class Codec:
         amax = blocks.abs().amax(-1, keepdim=True)
         if self.name == "main":
             code = e4m3_code(amax.clamp(min=_TINY_MAIN) / E2M1_MAX)
-            return _E4M3[blocks.dtype][code.int()], code
+            return _look_up(_E4M3, code, blocks.dtype), code
         least, top = (_TINY_AMAX, E4M3_MAX) if self.name == "window" else (_TINY_INDEX, E2M1_MAX)
         code = power_code(amax.clamp(min=least) / top)
         return power(code, blocks.dtype), code
@@ -314,9 +314,14 @@ def pair_codes(codes: Tensor) -> Tensor:
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
 
 
+def _look_up(table: dict[torch.dtype, Tensor], codes: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values of codes, where these are."""
+    return table[dtype].to(codes.device)[codes.int()]
+
+
 def _pair_values(codes: Tensor, dtype: torch.dtype) -> Tensor:
     """The values [..., n] of pairs [..., n / 2]."""
-    return torch.view_as_real(_PAIRS[dtype][codes.int()]).flatten(-2)
+    return torch.view_as_real(_look_up(_PAIRS, codes, dtype)).flatten(-2)
 
 
 def power_code(x: Tensor) -> Tensor:
@@ -327,7 +332,7 @@ def power_code(x: Tensor) -> Tensor:
 
 def power(code: Tensor, dtype: torch.dtype) -> Tensor:
     """Values of UE8M0 bytes; byte 255 is NaN."""
-    return _POWERS[dtype][code.int()]
+    return _look_up(_POWERS, code, dtype)
 
 
 def pack_fp8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
