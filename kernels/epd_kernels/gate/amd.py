@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from epd_kernels.gate.figures import Figures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # One compute unit's, CDNA 3 and CDNA 4 ISA: four SIMDs, each with 512 registers a lane and at most 8 waves.
 _SIMDS: Final = 4
@@ -27,7 +30,7 @@ def occupancy(*, registers: int, shared: int, warps: int, local: int) -> int:
     return min(fits, local // shared) if shared else fits
 
 
-def read(compiled: Any, access: dict[str, int], local: int) -> Figures:
+def read(compiled: Any, access: Mapping[str, tuple[int, ...]], local: int) -> Figures:
     """The figures of a compiled kernel.
 
     Args:

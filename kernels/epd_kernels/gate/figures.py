@@ -22,7 +22,7 @@ class Figures:
         barriers: Barriers of the whole program in the code.
         occupancy: Programs that fit on a multiprocessor (compute unit) at once.
         matrix: The matrix instruction: wgmma, tcgen05, mma.sync, mfma or none.
-        access: Bytes a lane moves at once, the least of all accesses to a buffer, by the parameter that points at it.
+        access: Bytes a lane moves at once, of all accesses to a buffer, rising, by the parameter that points at it.
     """
 
     kernel: str
@@ -33,4 +33,4 @@ class Figures:
     barriers: int
     occupancy: int
     matrix: str = "none"
-    access: Mapping[str, int] = field(default_factory=dict)
+    access: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

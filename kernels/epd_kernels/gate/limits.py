@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import triton
 
@@ -14,7 +14,7 @@ from epd_kernels.gate.figures import Figures
 from epd_kernels.gate.target import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from epd_kernels.gate.measurement import Measured
 
@@ -45,7 +45,7 @@ def load() -> Measured:
             f"the former, or measure anew with --write"
         )
     return {
-        launch: {target: Figures(**figures) for target, figures in targets.items()}
+        launch: {target: _figures(figures) for target, figures in targets.items()}
         for launch, targets in table["limits"].items()
     }
 
@@ -104,12 +104,22 @@ def _past(figures: Figures, limit: Figures) -> Iterator[str]:
     yield from _narrower(figures.access, limit.access)
 
 
-def _narrower(found: Mapping[str, int], limit: Mapping[str, int]) -> Iterator[str]:
+def _narrower(found: Mapping[str, tuple[int, ...]], limit: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     for name, least in limit.items():
-        if name in found and found[name] < least:
-            yield f"access to {name} {found[name]} bytes a lane, limit {least}"
+        widths = found.get(name, least)
+        if widths[-1] < least[-1] or widths[0] < least[0]:
+            yield f"access to {name} {spread(widths)} bytes a lane, limit {spread(least)}"
 
 
-def write(measured: Measured, path: Path = PATH) -> None:
+def spread(widths: Sequence[int]) -> str:
+    """The least and the largest of rising widths."""
+    return str(widths[-1]) if widths[0] == widths[-1] else f"{widths[0]} to {widths[-1]}"
+
+
+def _figures(plain: dict[str, Any]) -> Figures:
+    return Figures(**plain | {"access": {name: tuple(widths) for name, widths in plain["access"].items()}})
+
+
+def write(measured: Measured) -> None:
     """Make what was measured the limits."""
-    path.write_text(dump(measured))
+    PATH.write_text(dump(measured))

@@ -66,8 +66,7 @@ def read(launch: Launch, target: Target) -> Figures:
     compiled: Any = vast(launch).compile()
     assembly: Mapping[str, Any] = compiled.asm
     moved = access.widths(assembly["llir"], access.parameters(assembly["ttir"]))
-    least = {name: min(widths) for name, widths in moved.items()}
     assert compiled.metadata.target == target.gpu, f"compiled for {compiled.metadata.target}, not {target.gpu}"
     if target.nvidia:
-        return nvidia.read(compiled, least)
-    return amd.read(compiled, least, target.shared)
+        return nvidia.read(compiled, moved)
+    return amd.read(compiled, moved, target.shared)

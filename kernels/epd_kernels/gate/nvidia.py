@@ -6,12 +6,15 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import triton.backends.nvidia
 from triton.backends.nvidia.compiler import get_ptxas
 
 from epd_kernels.gate.figures import Figures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TOOLS: Final = Path(triton.backends.nvidia.__file__).parent / "bin"
 # One multiprocessor's, compute capability 9.0 and 10.0 (CUDA C++ Programming Guide, technical specifications).
@@ -50,7 +53,7 @@ def barriers(ptx: str) -> int:
     return len(re.findall(r"^\s*(?:@!?%p\d+ )?(?:bar|barrier)(?:\.cta)?\.sync", ptx, re.MULTILINE))
 
 
-def read(compiled: Any, access: dict[str, int]) -> Figures:
+def read(compiled: Any, access: Mapping[str, tuple[int, ...]]) -> Figures:
     """The figures of a compiled kernel.
 
     Args:

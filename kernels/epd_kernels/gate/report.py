@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import triton
 
 from epd_kernels.gate import rule
+from epd_kernels.gate.limits import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,8 @@ These are properties of the code. They say nothing about time: no time has been 
 - programs: that fit on a multiprocessor (compute unit) at once, by registers, shared memory and warps
 - barriers: of the whole program, in the code (a loop's counts once)
 - matrix: the matrix instruction
-- bytes a lane: that one access moves, the least of all accesses to a buffer, for the buffers that most bytes pass
+- bytes a lane: that one access moves, from the least to the largest of all accesses, for the buffers that most bytes
+  pass; the largest must be 16 where rows allow it
 """
 
 
@@ -66,7 +68,9 @@ def _cells(launch: str, figures: Figures) -> Iterator[str]:
     )
     yield from map(str, numbers)
     yield figures.matrix
-    yield ", ".join(f"{name} {figures.access.get(name, 0)}" for name in rule.streams(launch) or ())
+    yield ", ".join(
+        f"{name} {spread(figures.access.get(name, (0,)))}" for name in rule.streams(launch, figures.kernel) or ()
+    )
 
 
 def text(measured: Measured) -> str:
