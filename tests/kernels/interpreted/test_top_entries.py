@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epd_kernels.architecture import Architecture
-from epd_kernels.selection.tiles import TILES
+from epd_kernels.selection.tiles import TILES, Tile
 from epd_kernels.sizes import RELEASED
 from epd_kernels.top_entries import launch, reference
 from tests.kernels import oracle_selection as oracle
 
 OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["torch", "triton"])
 TILE = TILES[Architecture.INTERPRETER]
+WIDEST = Tile(rows=2, columns=2**14, warps=1)
 
 
 def check(values: torch.Tensor, count: int, candidates: torch.Tensor | None = None, block: int = 1) -> None:
@@ -133,13 +135,18 @@ def test_torch_sorts_in_double_precision() -> None:
     assert reference.top_entries(values, count=2, block=1).tolist() == [[0, 1]]
 
 
-@pytest.mark.nightly
 def test_a_million_entries() -> None:
     values = torch.randn(2, 2**20, generator=torch.Generator().manual_seed(3)).mul(2**12).round()
     values[1, 2**19 + 5 :] = -inf
-    assert torch.equal(
-        launch.top_entries(values, count=512, block=8), reference.top_entries(values, count=512, block=8)
-    )
+    wanted = reference.top_entries(values, count=512, block=8)
+    with patch.dict(TILES, {Architecture.INTERPRETER: WIDEST}):
+        assert torch.equal(launch.top_entries(values, count=512, block=8), wanted)
+
+
+def test_the_widest_tile_counts_all_its_columns() -> None:
+    with patch.dict(TILES, {Architecture.INTERPRETER: WIDEST}):
+        check(torch.zeros(2, 2 * WIDEST.columns), 7)
+        check(torch.ones(1, WIDEST.columns), WIDEST.columns - 1)
 
 
 def test_warm_covers_candidates() -> None:
