@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from epd_kernels import dispatch
+from epd_kernels.dispatch import TORCH
 from epd_workers.reference.main import main
 from epd_workers.reference.serving.options import UsageError, parse
 from epd_workers.reference.serving.setup import limits_of, load
@@ -96,6 +99,27 @@ def test_the_program_ends_with_status_2_and_no_traceback(copy: Path, capsys: pyt
 def test_options_that_do_not_suit_the_checkpoint(checkpoint: Path, flags: list[str], words: str) -> None:
     (fault,) = faults(checkpoint, *flags)
     assert words in fault
+
+
+def test_kernels_that_cannot_run_here_are_told(checkpoint: Path) -> None:
+    (fault,) = faults(checkpoint, "--kernels", "triton")
+    assert fault.startswith("--kernels is 'triton': the device is a CPU")
+    assert "TRITON_INTERPRET=1" in fault
+    assert "--kernels torch" in fault
+
+
+def test_triton_computes_in_float32_over_released_formats_alone(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton = replace(TORCH, name="triton", widest=torch.float32)
+    monkeypatch.setattr(dispatch, "load", lambda wanted, _device: triton if wanted == "triton" else TORCH)
+    given = ["--role", "decode", *FITTING, "--model-path", str(checkpoint)]
+    assert load(parse(given)).weights.embed.weight.dtype == torch.float64
+    model = load(parse([*given, "--kernels", "triton"]))
+    assert model.operations is triton
+    assert model.weights.embed.weight.dtype == torch.float32
+    (fault,) = faults(checkpoint, "--kernels", "triton", "--kv-cache-dtype", "bf16")
+    assert fault == "--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"
 
 
 def test_only_roles_that_run_prompts_replay() -> None:
