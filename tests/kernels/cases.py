@@ -192,7 +192,7 @@ class Maker:
             for codec, planar in ((WINDOW, False), (MAIN, True))
         )
         sink = self.normal(sizes.heads)
-        for rows in (1, 6):
+        for rows in (1, 16):
             query = self.normal(rows, sizes.heads, sizes.head_dim).bfloat16()
             counts = self.below(sizes.window + 1, rows)
             counts[0] = sizes.window

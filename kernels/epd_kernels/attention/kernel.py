@@ -48,7 +48,7 @@ def accumulate(query, latents, present, scale, top, total, mixed):
     return higher, total, mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def attend_kernel(
     query,  # [R, heads, DIM]
     window,
@@ -143,7 +143,7 @@ def attend_kernel(
     tl.store(target, cast(mixed / total[:, None], output.dtype.element_ty), mask=inside[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def merge_kernel(
     parts,  # float32 [splits, R, heads, DIM]
     parts_lse,  # float32 [splits, R, heads]

@@ -38,7 +38,7 @@ def _scale_value(code, FORMAT: tl.constexpr):
         return power_of_two(code)
 
 
-@triton.jit(do_not_specialize=["count", "page_size"], do_not_specialize_on_alignment=["slots"])
+@triton.jit(do_not_specialize=["count", "page_size", "page_units"], do_not_specialize_on_alignment=["slots"])
 def pack_kernel(
     values,
     slots,
@@ -99,7 +99,7 @@ def pack_kernel(
     tl.store(first[:, None] + part[None, :], tl.reshape(scale_code, (ROWS, parts)), mask=mask)
 
 
-@triton.jit(do_not_specialize=["count", "page_size"], do_not_specialize_on_alignment=["slots"])
+@triton.jit(do_not_specialize=["count", "page_size", "page_units"], do_not_specialize_on_alignment=["slots"])
 def unpack_kernel(
     data,
     slots,

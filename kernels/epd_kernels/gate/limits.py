@@ -51,9 +51,13 @@ def load() -> Measured:
 
 
 def dump(measured: Measured) -> str:
-    """The text of a table of limits that is what was measured."""
-    limits = {launch: {name: asdict(one) for name, one in targets.items()} for launch, targets in measured.items()}
-    return json.dumps({"triton": triton.__version__, "limits": limits}, indent=1) + "\n"
+    """The text of a table of limits that is what was measured: one line for each launch and target."""
+    launches = []
+    for launch, targets in measured.items():
+        lines = [f"   {json.dumps(name)}: {json.dumps(asdict(figures))}" for name, figures in targets.items()]
+        launches.append(f"  {json.dumps(launch)}: {{\n" + ",\n".join(lines) + "\n  }")
+    body = ",\n".join(launches)
+    return f'{{\n "triton": {json.dumps(triton.__version__)},\n "limits": {{\n{body}\n }}\n}}\n'
 
 
 def broken_rules(measured: Measured) -> list[str]:

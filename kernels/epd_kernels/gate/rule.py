@@ -25,12 +25,13 @@ STREAMS: Final[tuple[tuple[str, str, Mapping[str, int]], ...]] = (
     ("unpack_kernel", "index query", {"data": 4, "output": 16}),
     ("unpack_kernel", "", {"data": 16, "output": 16}),
     ("pool_pairs_kernel", "", {"projected": 16, "pending": 16, "latents": 16, "left": 16}),
-    ("attend_kernel", "entries", {"query": 16, "window": 16, "entries": 16, "output": 16}),
-    ("attend_kernel", "", {"query": 16, "window": 16, "output": 16}),
-    ("merge_kernel", "", {"parts": 16, "output": 8}),
+    # CDNA 3's matrix instruction leaves four values of a row in a lane: 8 bytes of output.
+    ("attend_kernel", "entries", {"query": 16, "window": 16, "entries": 16, "output": 8}),
+    ("attend_kernel", "", {"query": 16, "window": 16, "output": 8}),
+    ("merge_kernel", "", {"parts": 16}),
     # Each row gathers the keys of its own blocks: the compiler spreads them over lanes, 4 bytes each.
     ("index_scores_kernel", "candidates", {"keys": 4, "values": 4}),
-    ("index_scores_kernel", "", {"keys": 16, "values": 8}),
+    ("index_scores_kernel", "", {"keys": 16, "values": 4}),
     ("candidate_blocks_kernel", "", {"maxima": 16}),
     ("top_entries_kernel", "", {"values": 16}),
 )
