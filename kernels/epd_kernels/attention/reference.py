@@ -45,15 +45,16 @@ class _Keys:
 
     Attributes:
         latents: [n, dim] for all rows, or [rows, n, dim] for each row its own.
-        bias: [rows, n], log of how often; -inf where not at all.
+        bias: [rows, n], log of how often; -inf where not at all; None if all rows see each once.
     """
 
     latents: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
     def logits(self, query: Tensor) -> Tensor:
         """Of queries [rows, heads, dim]: [rows, heads, n]."""
-        return (query @ self.latents.transpose(-1, -2)).add_(self.bias[:, None])
+        logits = query @ self.latents.transpose(-1, -2)
+        return logits if self.bias is None else logits.add_(self.bias[:, None])
 
 
 def attend(  # noqa: PLR0917 (its order is that of the formula)
@@ -138,35 +139,37 @@ def _softmax(query: Tensor, groups: list[_Keys], sink: Tensor) -> tuple[Tensor, 
 
 
 def _keys(pool: Paged, slots: Tensor, dtype: torch.dtype) -> _Keys:
-    """Latents at slots [rows, n], each distinct one unpacked once; a last one of zeros stands for no slot.
+    """Latents at slots [rows, n], each distinct one unpacked once; a first one of zeros stands for no slot.
 
     Rows that share most of their slots, as neighbours share their windows, take one matrix product with the distinct
     latents; others take a product with their own each.
     """
-    if len(slots) == 1:
-        return _Keys(unpack(pool, slots[0], dtype), slots.new_zeros(slots.shape, dtype=dtype).where(slots >= 0, _NEVER))
+    if len(slots) == 1 and bool((slots >= 0).any()):
+        return _Keys(unpack(pool, slots[slots >= 0], dtype), None)
     distinct, places = _distinct(slots)
     latents = unpack(pool, distinct, dtype)
     if len(distinct) > 2 * slots.shape[1]:
-        return _Keys(latents[places], torch.zeros_like(slots, dtype=dtype).masked_fill_(slots < 0, _NEVER))
+        own = latents.index_select(0, places.flatten()).view(*places.shape, pool.dim)
+        return _Keys(own, torch.zeros_like(slots, dtype=dtype).masked_fill_(slots < 0, _NEVER))
     times = latents.new_zeros(len(slots), len(distinct))
     times.scatter_add_(1, places, torch.ones_like(places, dtype=dtype))
-    times[:, -1] = 0
+    times[:, 0] = 0
     return _Keys(latents, times.log_())
 
 
 def _distinct(slots: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct slots [n] in rising order with -1 behind them, and the place [rows, columns] of each slot in it.
+    """The distinct slots [n], -1 and then those there are in rising order, and the place [rows, columns] of each.
 
     Marks the range in use instead of sorting, which takes longer than small models' attention.
     """
-    present = slots[slots >= 0].long()
-    first = int(present.min()) if present.numel() else 0
-    span = int(present.max()) - first + 1 if present.numel() else 0
-    seen = torch.zeros(span + 1, dtype=torch.bool, device=slots.device)
-    seen[present - first] = True
-    seen[span] = True
-    places = seen.cumsum(0).sub_(1)[torch.where(slots >= 0, slots.long() - first, span)]
-    distinct = seen.nonzero().squeeze(1) + first
-    distinct[-1] = -1
+    first, last = (int(end) for end in torch.aminmax(slots)) if slots.numel() else (-1, -1)
+    if first < 0:
+        first = int(slots.masked_fill(slots < 0, last).min()) if last >= 0 else 0
+    marks = (slots.long() - (first - 1)).clamp_(min=0)
+    seen = torch.zeros(last - first + 2, dtype=torch.uint8, device=slots.device)
+    seen.scatter_(0, marks.flatten(), 1)
+    seen[0] = 1
+    places = seen.cumsum(0).sub_(1).index_select(0, marks.flatten()).view_as(marks)
+    distinct = seen.nonzero().squeeze(1).add_(first - 1)
+    distinct[0] = -1
     return distinct, places
