@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is slow at times: how long something takes is for benchmarks to say.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 CHECKED_IN = Path(__file__).parents[2] / "crds" / crd.FILE
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 def strict(node: dict[str, Any]) -> dict[str, Any]:

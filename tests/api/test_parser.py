@@ -97,7 +97,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(KEYS, JSON, max_size=4), st.dictionaries(KEYS, JSON, max_size=6))
 def test_no_document_makes_it_fail_in_any_other_way(document: dict[str, Any], spec: dict[str, Any]) -> None:
     with pytest.raises(api.SpecError) as refused:

@@ -17,7 +17,7 @@ from epd_operator.cli.main import main
 if TYPE_CHECKING:
     from pathlib import Path
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 LONG = ("9" * 400, "-" + "9" * 400, "9" * 400 + "k", "9" * 400 + "Ki", "9" * 4000, "9" * 5000 + "Ti", "1" + "0" * 5000)
 """Numbers that no float, no whole number of 64 bits, or not even Python's own text of one can hold."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from epd_operator.plan import Settings
 
-few = settings(max_examples=30, deadline=None)  # a deadline would time the machine, not the plan
+few = settings(max_examples=30)  # a deadline would time the machine, not the plan
 
 names = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 replicas = st.none() | st.integers(0, 4)

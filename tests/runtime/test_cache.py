@@ -185,5 +185,5 @@ class DeliveredInAnyOrder(RuleBasedStateMachine):
         assert self._cached() == self._true()
 
 
-DeliveredInAnyOrder.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+DeliveredInAnyOrder.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestDeliveredInAnyOrder = DeliveredInAnyOrder.TestCase

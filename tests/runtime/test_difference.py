@@ -63,7 +63,7 @@ def test_what_was_applied_is_no_difference(vector: dict[str, Any]) -> None:
     assert not differs(vector["rendered"], vector["stored"], fields(vector["stored"]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(PLACES))
 def test_any_changed_value_in_the_plan_is_a_difference(place: tuple[int, tuple[Any, ...]]) -> None:
     number, path = place
@@ -75,7 +75,7 @@ def test_any_changed_value_in_the_plan_is_a_difference(place: tuple[int, tuple[A
     assert differs(rendered, stored, fields(stored)), (label(VECTORS[number]), path)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(PLACES))
 def test_any_changed_value_in_the_cluster_is_a_difference(place: tuple[int, tuple[Any, ...]]) -> None:
     number, path = place
@@ -91,7 +91,7 @@ def test_any_changed_value_in_the_cluster_is_a_difference(place: tuple[int, tupl
     assert differs(vector["rendered"], stored, fields(stored)), (label(vector), path)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from([place for place in PLACES if isinstance(place[1][-1], str)]))
 def test_a_field_dropped_from_the_plan_is_a_difference(place: tuple[int, tuple[Any, ...]]) -> None:
     """Only an apply without the field removes it, so its absence from the plan must lead to one."""

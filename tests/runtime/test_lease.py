@@ -203,7 +203,7 @@ TROUBLE = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 @given(TROUBLE)
 def test_never_two_holders_whatever_the_network_does(virtual: Virtual, trouble: list[tuple[int, str, float]]) -> None:
     async def main() -> None:

@@ -188,7 +188,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 @given(ACTIONS, st.integers(1, 4), st.lists(st.booleans(), max_size=8), st.integers(0, 1 << 32))
 def test_no_wish_is_lost_and_no_key_runs_beside_itself(
     virtual: Virtual, actions: list[tuple[str, int, float]], workers: int, failing: list[bool], seed: int

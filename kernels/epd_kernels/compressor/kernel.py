@@ -55,8 +55,11 @@ def _keep(request, projected, starts, pending, waiting, left, left_waiting, DIM:
     unpaired = (rows + tl.load(waiting + request).to(tl.int32)) % 2 == 1
     both = tl.arange(0, 2)[:, None] * DIM + column
     last = projected + (end - 1).to(tl.int64) * (2 * DIM)
-    value = tl.load(last + both, mask=used & unpaired & (rows > 0), other=0.0)
-    value += tl.load(pending + request * (2 * DIM) + both, mask=used & unpaired & (rows == 0), other=0.0)
+    # How much of which row: Triton 3.9.0's interpreter takes no mask of a block and a scalar.
+    taken = tl.where(unpaired & (rows > 0), DIM, 0)
+    kept = tl.where(unpaired & (rows == 0), DIM, 0)
+    value = tl.load(last + both, mask=column < taken, other=0.0)
+    value += tl.load(pending + request * (2 * DIM) + both, mask=column < kept, other=0.0)
     tl.store(left + request * (2 * DIM) + both, value, mask=used)
     tl.store(left_waiting + request, unpaired.to(tl.int8))
 

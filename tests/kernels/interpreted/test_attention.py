@@ -179,7 +179,7 @@ def test_any_tiles_give_one_softmax_over_the_union(keys: int, heads: int, splits
     assert found.lse[2].eq(-math.inf).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     rows=st.integers(0, 5),
     columns=st.integers(1, 9),

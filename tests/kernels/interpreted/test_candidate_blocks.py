@@ -30,7 +30,7 @@ def check(maxima: Tensor, visible: list[int], block: int, count: int) -> None:
         assert found.tolist() == wanted
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(block=st.sampled_from([1, 4, 8]), count=st.integers(1, 9), data=st.data())
 def test_blocks_equal_the_oracle(block: int, count: int, data: st.DataObject) -> None:
     blocks = data.draw(st.integers(1, 12))

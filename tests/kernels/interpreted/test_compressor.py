@@ -165,7 +165,7 @@ def normalised(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @given(data=st.data(), count=st.integers(1, 4), dim=st.sampled_from([16, 40]), padding=st.integers(0, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_steps_of_any_batch(data: st.DataObject, count: int, dim: int, padding: int) -> None:
     """Torch and Triton against the oracle in every step, and against themselves with each sequence alone and whole."""
     sizes = st.lists(st.sampled_from([0, 1, 2, 3, 4, 7]), min_size=count, max_size=count)

@@ -238,7 +238,7 @@ def test_nothing_to_do(operation: ModuleType) -> None:
     layers=st.integers(1, 2),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_rows_of_any_pool(
     codec: Codec, planar: bool, page_size: int, parts: int, layers: int, data: st.DataObject
 ) -> None:

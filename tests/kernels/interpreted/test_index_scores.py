@@ -48,13 +48,13 @@ def in_blocks(line: list[float], blocks: list[int], block: int) -> list[float]:
     return [line[entry] if entry < len(line) else -inf for entry in entries]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(given=steps(), block=st.sampled_from([1, 4, 8]), data=st.data())
 def test_scores_equal_the_oracle(given: Step, block: int, data: st.DataObject) -> None:
     check(given, data.draw(st.sampled_from([0, 1, given.room - 1, given.room, given.room + 5])), block)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(given=steps(), block=st.sampled_from([1, 4, 8]), data=st.data())
 def test_scores_in_candidates_equal_the_oracle(given: Step, block: int, data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 4))

@@ -78,7 +78,7 @@ def test_streams_and_hidden_rows_at_released_sizes() -> None:
     check(sources, torch.tensor([19, 0, 7, 8, 9, -1, 3, 12]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_ragged_rows_of_many_sources(data: st.DataObject) -> None:
     height = data.draw(st.integers(1, 40))

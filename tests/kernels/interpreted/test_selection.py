@@ -35,7 +35,7 @@ def choose(
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(given=steps(), count=st.integers(1, 12), block=st.sampled_from([1, 4, 8]), blocks=st.integers(1, 6))
 def test_selections_equal_the_oracle(given: Step, count: int, block: int, blocks: int) -> None:
     scores = given.scores(given.room)

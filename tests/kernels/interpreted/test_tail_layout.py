@@ -80,13 +80,13 @@ def test_equals_the_oracle_on_every_edge(case: str, policy: Policy, padding: int
     check(CASES[case], W, policy, padding)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(parts=parts_of(8, 20), policy=st.sampled_from(Policy), padding=st.integers(0, 9))
 def test_equals_the_oracle_on_ragged_batches(parts: list[Part], policy: Policy, padding: int) -> None:
     check(parts, 8, policy, padding)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(parts=parts_of(8, 20), policy=st.sampled_from(Policy))
 def test_what_holds_for_every_layout(parts: list[Part], policy: Policy) -> None:
     count = tail_rows(parts, 8)
@@ -103,7 +103,7 @@ def test_what_holds_for_every_layout(parts: list[Part], policy: Policy) -> None:
             assert layout.positions[span][-1] == part.length - 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(parts=parts_of(8, 12), policy=st.sampled_from(Policy), data=st.data())
 def test_permuting_requests_permutes_their_rows(parts: list[Part], policy: Policy, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(parts))))

@@ -43,13 +43,13 @@ def matrices(draw: st.DrawFn) -> torch.Tensor:
     return torch.tensor([draw(line) for _ in range(rows)], dtype=torch.float32).reshape(rows, columns)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(values=matrices(), count=st.integers(1, 14))
 def test_best_entries_equal_the_oracle(values: torch.Tensor, count: int) -> None:
     check(values, count)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(values=matrices(), count=st.integers(1, 9), block=st.sampled_from([1, 2, 8]), seed=st.integers(0, 2**16))
 def test_best_of_candidates_equal_the_oracle(values: torch.Tensor, count: int, block: int, seed: int) -> None:
     values = values.repeat_interleave(block, 1)

@@ -88,7 +88,7 @@ def tables(draw: st.DrawFn) -> tuple[list[list[int]], int]:
     return draw(st.lists(line, min_size=1, max_size=5)), page_size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(table=tables(), size=st.sampled_from([1, 7, 8, 16]), data=st.data())
 def test_window_slots_equal_the_oracle(table: tuple[list[list[int]], int], size: int, data: st.DataObject) -> None:
     pages, page_size = table
@@ -101,7 +101,7 @@ def test_window_slots_equal_the_oracle(table: tuple[list[list[int]], int], size:
     check_window(rows, pages, page_size, size)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(table=tables(), width=st.integers(0, 9), data=st.data())
 def test_entry_slots_equal_the_oracle(table: tuple[list[list[int]], int], width: int, data: st.DataObject) -> None:
     pages, page_size = table

@@ -4,7 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.cache.geometry import Geometry, Owner
@@ -94,7 +94,6 @@ def test_the_table_adds_up() -> None:
     assert [line.bytes for line in lines if line.scope == "pool"] == [2_278_400, 16_220_160]
 
 
-@settings(deadline=None)
 @given(st.sampled_from([2, 4, 6, 16, 64]), st.integers(1, 40), st.integers(0, 300))
 def test_no_step_touches_more_window_pages_than_stated(page_size: int, chunk: int, length: int) -> None:
     sizes = geometry(page_size)

@@ -266,6 +266,6 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 PrefixMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )
 TestPrefixMachine = PrefixMachine.TestCase

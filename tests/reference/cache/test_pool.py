@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_kernels.formats.reference import pack, unpack
@@ -41,7 +41,6 @@ def test_more_than_there_is_takes_nothing() -> None:
     assert pages.free_count == 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=30), st.sampled_from(["fp4", "bf16"]))
 def test_rows_are_read_where_they_were_written(slots: list[int], cache_type: CacheType) -> None:
     sizes = geometry(4, cache_type)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.cache import wire
@@ -56,7 +56,6 @@ def send(source: Sequence, target: Sequence) -> None:
     wire.write_state(target, wire.read_state(source))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 128).map(lambda half: 2 * half), st.integers(1, 300))
 def test_what_is_sent_is_what_decode_reads(page_size: int, length: int) -> None:
     sizes = geometry(page_size)
@@ -73,7 +72,6 @@ def test_what_is_sent_is_what_decode_reads(page_size: int, length: int) -> None:
         assert all(torch.equal(a, b) for a, b in zip(pair, sent, strict=True))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 9))
 def test_a_decode_with_a_prefix_gets_the_rest(length: int, cached: int) -> None:
     sizes = geometry()

@@ -89,7 +89,7 @@ def entered(pool: Pool, rid: str, tokens: int) -> bool | type[Exception]:
         return type(error)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(st.integers(1, 45), st.integers(-8, -1)), max_size=40))
 def test_bounds_hold_and_everything_comes_back(moves: list[int]) -> None:
     """Positive: a request of that many tokens enters. Negative: one of those inside leaves."""

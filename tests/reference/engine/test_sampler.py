@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.engine.request import InvalidRequest, Sampling
@@ -43,7 +43,6 @@ def test_filters(sampling: Sampling, kept: set[int]) -> None:
     assert set(frequencies(sampling)) == kept
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(-50, 50), min_size=1, max_size=30),
     st.floats(0, 100),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.model.interface import Extend, Output
     from epd_workers.reference.model.loaded import LoadedModel
 
-CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 POISON = 300
 
 

@@ -20,7 +20,7 @@ def run(text: str, stop: list[str], min_tokens: int = 0) -> tuple[list[str], str
     return [*pieces, stream.finish()], stream.matched
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(ALPHABET, STOPS)
 def test_text_ends_where_the_first_completed_stop_begins(text: str, stop: list[str]) -> None:
     pieces, matched = run(text, stop)
@@ -34,7 +34,6 @@ def test_text_ends_where_the_first_completed_stop_begins(text: str, stop: list[s
     assert matched in {s for end, begin, s in ends if (end, begin) == (first, start)}
 
 
-@settings(deadline=None)
 @given(ALPHABET, STOPS)
 def test_nothing_is_held_back_that_no_stop_can_claim(text: str, stop: list[str]) -> None:
     stream, shown = TextStream(TOKENIZER, stop), ""

@@ -34,7 +34,7 @@ def test_configs_go_to_json_and_back(config: Config) -> None:
     assert config.text.engram_num_embeddings == table_rows(config.text)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(configs())
 def test_every_random_config_is_accepted(data: dict[str, Any]) -> None:
     assert Config.from_json(data).to_json()["text_config"]["compress_ratios"] == data["text_config"]["compress_ratios"]

@@ -63,7 +63,7 @@ def scene(data: dict[str, Any], seed: int, length: int, kv: KvMode) -> Scene:
     st.integers(0, 1000),
     st.sampled_from(["fp4", "bf16"]),
 )
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_a_block_equals_the_second_implementation(data: dict[str, Any], seed: int, kv: KvMode) -> None:
     made = scene(data, seed, 22, kv)
     for last in (0, 3, 21):  # windows of 4 to 16: not full yet, and full
@@ -144,7 +144,7 @@ def test_teaching_trains_every_parameter_of_the_draft() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=6), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_guesses_stand_up_to_the_first_wrong_one(drafts: list[int], data: st.DataObject) -> None:
     picks = data.draw(st.lists(st.integers(0, 2), min_size=len(drafts) + 1, max_size=len(drafts) + 1))
     count = verify(drafts, picks)

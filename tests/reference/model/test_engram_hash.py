@@ -128,7 +128,7 @@ def test_parts_of_characters_are_told_apart_by_their_own_strings() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="latin-1", exclude_characters="\x1c\x1d\x1e\x1f\x85")), max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_latin_vocabularies_equal_the_steps_in_plain_python(texts: list[str]) -> None:
     def key(text: str) -> str:
         wide = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text))
@@ -146,7 +146,7 @@ def test_latin_vocabularies_equal_the_steps_in_plain_python(texts: list[str]) ->
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_equal_the_formula(data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, 39), min_size=1, max_size=12))
     image = data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
@@ -156,7 +156,7 @@ def test_rows_equal_the_formula(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_split_gives_the_same_rows_and_history(data: st.DataObject) -> None:
     ids = torch.tensor(data.draw(st.lists(st.integers(0, 39), min_size=1, max_size=20)))
     image = torch.tensor(data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))))

@@ -44,7 +44,7 @@ cuts = st.lists(st.integers(1, N - 1), max_size=4, unique=True).map(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(configs(), st.integers(0, 1000), st.sampled_from(["fp4", "bf16"]), st.sampled_from([(), (range(5, 14),)]))
 def test_the_whole_model_equals_the_oracle(
     data: dict[str, Any], seed: int, kind: Any, images: tuple[range, ...]
@@ -55,7 +55,7 @@ def test_the_whole_model_equals_the_oracle(
     same(trunk.run([N], all_logits=True).logits[0], trace.logits)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(configs(), st.integers(0, 1000), cuts, st.integers(0, 5))
 def test_any_split_equals_the_whole(data: dict[str, Any], seed: int, chunks: list[int], decoded: int) -> None:
     trunk = Trunk(data, seed, N)
@@ -66,7 +66,7 @@ def test_any_split_equals_the_whole(data: dict[str, Any], seed: int, chunks: lis
     same(torch.cat(ours.logits), trace.logits)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(configs(), st.integers(0, 1000), cuts, st.sampled_from(POLICIES), st.integers(0, 3))
 def test_replay_equals_the_oracle_at_the_same_boundaries(
     data: dict[str, Any], seed: int, chunks: list[int], policy: Any, decoded: int
@@ -83,7 +83,7 @@ def test_replay_equals_the_oracle_at_the_same_boundaries(
     assert ours.work.decoder + ours.work.skipped == N * (len(trunk.config.text.plans) - trunk.config.text.split)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(configs(), st.integers(0, 1000), st.integers(1, 4), st.sampled_from([None, *POLICIES]))
 def test_encoder_replay_equals_the_oracle(data: dict[str, Any], seed: int, pages: int, policy: Any) -> None:
     trunk, hit = Trunk(data, seed, N), 8 * pages
@@ -104,7 +104,7 @@ def test_encoder_replay_equals_the_oracle(data: dict[str, Any], seed: int, pages
     assert out.work.replayed == replayed
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(configs(), st.integers(0, 1000), st.lists(cuts, min_size=2, max_size=4), st.sampled_from([None, *POLICIES]))
 def test_a_ragged_batch_equals_its_requests_alone(
     data: dict[str, Any], seed: int, splits: list[list[int]], policy: Any

@@ -27,7 +27,7 @@ def run(config: dict[str, Any], weights: dict[str, torch.Tensor], prompt: Prompt
 # --- the whole model
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(configs(), st.integers(0, 1000), st.integers(2, 29))
 def test_causality(config: dict[str, Any], seed: int, changed: int) -> None:
     weights, prompt = random_weights(config, seed), random_prompt(config, seed, 30, (range(5, 9),))
@@ -92,7 +92,7 @@ def test_image_positions_route_by_their_own_bias() -> None:
     assert moved <= set(PROMPT.image_rows)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(configs(), st.integers(0, 1000), st.integers(1, 39))
 def test_chunks_and_decode_change_nothing_without_replay(config: dict[str, Any], seed: int, cut: int) -> None:
     weights, prompt = random_weights(config, seed), random_prompt(config, seed, 40)
@@ -103,7 +103,7 @@ def test_chunks_and_decode_change_nothing_without_replay(config: dict[str, Any],
 # --- replay
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(configs(), st.integers(0, 1000), st.sampled_from(POLICIES), st.lists(st.integers(1, 20), min_size=1, max_size=4))
 def test_replay_of_any_config(config: dict[str, Any], seed: int, policy: Replay, chunks: list[int]) -> None:
     weights, length = random_weights(config, seed), sum(chunks) + 2
@@ -122,7 +122,7 @@ def test_replay_of_any_config(config: dict[str, Any], seed: int, policy: Replay,
         assert first[-1] == chunks[0] - 1
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(configs(), st.integers(0, 1000), st.integers(1, 12), st.sampled_from([None, *POLICIES]))
 def test_encoder_replay_of_any_config(config: dict[str, Any], seed: int, groups: int, policy: Replay | None) -> None:
     weights, prompt, hit = random_weights(config, seed), random_prompt(config, seed, 36), 2 * groups

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.model.tokenizer import (
@@ -26,7 +26,6 @@ TEXTS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_text_survives_the_round_trip(text: str) -> None:
     ids = TOKENIZER.encode(text)
@@ -34,7 +33,6 @@ def test_text_survives_the_round_trip(text: str) -> None:
     assert not [i for i in ids if BYTES <= i < BYTES + len(MARKERS)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1)))
 def test_incremental_decoding_equals_decoding_at_once(ids: list[int]) -> None:
     detokenizer = Detokenizer(TOKENIZER)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Row = list[float]
-CALM = settings(deadline=None, max_examples=20)
+CALM = settings(max_examples=20)
 GRIDS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 SEEDS = st.integers(0, 10**6)
 

@@ -80,7 +80,7 @@ def test_a_pair_says_what_one_server_says_around_every_page_boundary(checkpoint:
 
         runner.run(setup())
 
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=60)
         @given(texts, colors, sampled)
         def same(text: str, images: list[str], fields: dict[str, Any]) -> None:
             runner.run(check(made, text, images, fields))

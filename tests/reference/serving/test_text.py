@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.engine.request import Sampling, Step
@@ -21,7 +21,6 @@ def answer(text: str, stops: list[str]) -> tuple[list[Step], str]:
     return [*(Step(ord(char)) for char in text), Step(257, finish="stop", matched_stop=257)], text
 
 
-@settings(deadline=None)
 @given(st.text("abc", max_size=12), stops)
 def test_pieces_join_to_the_text_before_the_stop(text: str, stops: list[str]) -> None:
     steps, expected = answer(text, stops)
@@ -29,7 +28,6 @@ def test_pieces_join_to_the_text_before_the_stop(text: str, stops: list[str]) ->
     assert "".join(map(cutter.push, steps)) == expected
 
 
-@settings(deadline=None)
 @given(st.text("abc", max_size=12), stops)
 def test_text_is_held_back_only_while_a_stop_may_follow(text: str, stops: list[str]) -> None:
     steps, _ = answer(text, stops)
@@ -41,7 +39,6 @@ def test_text_is_held_back_only_while_a_stop_may_follow(text: str, stops: list[s
         assert not held or any(stop.startswith(held) for stop in stops)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=10))
 def test_characters_come_whole(text: str) -> None:
     data = text.encode("utf-8", "replace")

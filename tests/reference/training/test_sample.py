@@ -33,7 +33,7 @@ def answers(batch: Batch) -> list[list[str]]:
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000))
 def test_only_answers_count_fully_and_each_ends(seed: int) -> None:
     batch = WRITER.story_batch(Random(seed), 2, 60, 4, 0.5)
@@ -48,7 +48,7 @@ def test_only_answers_count_fully_and_each_ends(seed: int) -> None:
     assert not batch.image.any()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000))
 def test_a_restated_fact_counts_where_it_repeats_itself(seed: int) -> None:
     batch = WRITER.story_batch(Random(seed), 2, 60, 4, 1.0)
@@ -60,7 +60,7 @@ def test_a_restated_fact_counts_where_it_repeats_itself(seed: int) -> None:
             assert stop, "it stands earlier, too"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000))
 def test_pictures_stand_at_their_places(seed: int) -> None:
     batch = WRITER.picture_batch(Random(seed), 3, 3)
@@ -74,7 +74,7 @@ def test_pictures_stand_at_their_places(seed: int) -> None:
     assert batch.pictures.cells.shape == (3, plan.cells[0] * plan.cells[1], 3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.sampled_from([(126, 126), (300, 150), (96, 112)]))
 def test_cells_say_what_stands_where(seed: int, size: tuple[int, int]) -> None:
     rng = Random(seed)
@@ -85,7 +85,7 @@ def test_cells_say_what_stands_where(seed: int, size: tuple[int, int]) -> None:
     assert said == [(thing.shape, thing.colour, thing.place) for thing in one.things]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000))
 def test_what_is_recalled_was_said_before(seed: int) -> None:
     batch = WRITER.story_batch(Random(seed), 2, 60, 4, 0.5)
@@ -101,7 +101,7 @@ def test_what_is_recalled_was_said_before(seed: int) -> None:
     assert batch.aims.tolist() == [recall[:3] for recall in again]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000))
 def test_each_word_of_an_answer_looks_at_its_thing(seed: int) -> None:
     batch = WRITER.picture_batch(Random(seed), 2, 6)

@@ -47,7 +47,7 @@ def truth(one: Scene, question: str) -> str:
     return text[0].upper() + text[1:]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seeds, st.booleans())
 def test_every_question_about_a_picture_has_the_one_answer_given(seed: int, held: bool) -> None:
     one = scene(seed, held=held)
@@ -56,7 +56,7 @@ def test_every_question_about_a_picture_has_the_one_answer_given(seed: int, held
         assert turn.answer == truth(one, turn.question) + ".", turn
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds)
 def test_the_same_seed_draws_the_same_picture(seed: int) -> None:
     first, second = scene(seed, held=False), scene(seed, held=False)
@@ -65,7 +65,7 @@ def test_the_same_seed_draws_the_same_picture(seed: int) -> None:
     assert first.turns(Random(2)) == second.turns(Random(2))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seeds)
 def test_a_thing_is_drawn_where_and_as_its_words_say(seed: int) -> None:
     one = scene(seed, held=False)
@@ -78,7 +78,7 @@ def test_a_thing_is_drawn_where_and_as_its_words_say(seed: int) -> None:
         assert (y * 3 // one.height) * 3 + x * 3 // one.width == thing.place
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seeds)
 def test_training_never_sees_what_is_held_out(seed: int) -> None:
     rng = Random(seed)
@@ -90,7 +90,7 @@ def test_training_never_sees_what_is_held_out(seed: int) -> None:
     assert not known & asked
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seeds, st.booleans())
 def test_no_two_facts_of_a_story_contradict_each_other(seed: int, held: bool) -> None:
     found = story.facts(Random(seed), 12, held=held)
@@ -101,14 +101,14 @@ def test_no_two_facts_of_a_story_contradict_each_other(seed: int, held: bool) ->
         assert set(fact.turn.answer.rstrip(".").lower().split()) <= {word.lower() for word in said}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seeds)
 def test_idle_sentences_state_no_fact(seed: int) -> None:
     words = set(story.idle(Random(seed)).rstrip(".").split())
     assert not words & {*vocabulary.NAMES, *vocabulary.ITEMS, *vocabulary.ROOMS, *vocabulary.FOODS, *vocabulary.TOWNS}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seeds, st.sampled_from(["Where is the red circle?", "Describe the picture."]))
 def test_a_varied_question_keeps_its_words(seed: int, question: str) -> None:
     found = varied(question, Random(seed)).lower().replace(", please", "").rstrip("?.")

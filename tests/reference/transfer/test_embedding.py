@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zmq
 import zmq.asyncio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.transfer.embedding import Embedding, EmbeddingError, EmbeddingInbox, push
@@ -31,7 +31,6 @@ def context() -> Iterator[zmq.asyncio.Context]:
     made.destroy(linger=0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.text(max_size=20))
 def test_every_bit_survives_packing(tokens: list[int], req_id: str) -> None:
     sent = embedding(req_id, tuple(tokens))
@@ -41,7 +40,6 @@ def test_every_bit_survives_packing(tokens: list[int], req_id: str) -> None:
     assert found.rows.tobytes() == sent.rows.tobytes()
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=3))
 def test_garbage_gives_only_the_declared_error(frames: list[bytes]) -> None:
     with pytest.raises(EmbeddingError):

@@ -11,7 +11,7 @@ import pytest
 import zmq.asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.transfer.embedding import Embedding, push
@@ -79,7 +79,6 @@ def error(status: int) -> Callable[[], web.Response]:
     return lambda: web.json_response({"status": "error", "message": f"no {status}", "req_id": ""}, status=status)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 10))
 def test_split_keeps_order_and_is_even(images: int, encoders: int) -> None:
     names = [str(number) for number in range(images)]

@@ -34,13 +34,13 @@ def read_all(data: bytes, limits: FrameLimits = LIMITS) -> list[Frame]:
     return asyncio.run(run())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(frames, max_size=4))
 def test_frames_survive_the_wire(sent: list[Frame]) -> None:
     assert read_all(b"".join(map(wire.pack, sent)), FrameLimits(meta=1 << 20, body=1 << 20)) == sent
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(frames, st.data())
 def test_no_cut_frame_is_taken_for_a_whole_one(sent: Frame, data: st.DataObject) -> None:
     packed = wire.pack(sent)
@@ -49,7 +49,7 @@ def test_no_cut_frame_is_taken_for_a_whole_one(sent: Frame, data: st.DataObject)
         read_all(packed[:cut], FrameLimits(meta=1 << 20, body=1 << 20))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(frames, st.data())
 def test_any_flipped_bit_is_noticed(sent: Frame, data: st.DataObject) -> None:
     packed = bytearray(wire.pack(sent))
@@ -62,7 +62,6 @@ def test_any_flipped_bit_is_noticed(sent: Frame, data: st.DataObject) -> None:
     assert [(frame.meta, frame.body) for frame in found] == [(sent.meta, sent.body)]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage_gives_only_the_declared_errors(data: bytes) -> None:
     for prefix in (b"", MAGIC, MAGIC + bytes([VERSION, 1])):
