@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from epd_workers.reference.model.replay import Preset
 
 CALM = settings(
-    deadline=None,
     max_examples=8,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

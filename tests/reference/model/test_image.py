@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -17,7 +17,6 @@ from epd_workers.reference.model.config import RELEASED, VisionConfig
 from epd_workers.reference.model.image import MAX_PIXELS, MAX_RATIO, Plan, open_image, patches, plan
 from epd_workers.reference.model.interface import BadImage
 
-CALM = settings(deadline=None)
 VISION = RELEASED.vision
 SIDES = st.integers(1, 12000)
 CONFIGS = st.builds(
@@ -57,7 +56,6 @@ def test_released_plans(size: tuple[int, int], canvas: tuple[int, int], cells: t
     assert found.grid == (canvas[1] // 14, canvas[0] // 14)
 
 
-@CALM
 @given(SIDES, SIDES, CONFIGS)
 def test_every_size_gets_a_bounded_span_or_a_clear_refusal(width: int, height: int, vision: VisionConfig) -> None:
     if not accepted(width, height):
@@ -73,7 +71,6 @@ def test_every_size_gets_a_bounded_span_or_a_clear_refusal(width: int, height: i
     assert found.size == (wide * vision.patch_size, high * vision.patch_size)
 
 
-@CALM
 @given(SIDES, SIDES)
 def test_proportions_are_kept_within_a_patch(width: int, height: int) -> None:
     """Some scale of the picture is the canvas but for a patch, and the pixel that rounding small pictures costs."""
@@ -83,7 +80,6 @@ def test_proportions_are_kept_within_a_patch(width: int, height: int) -> None:
     assert max(low for low, _ in scales) < min(high for _, high in scales)
 
 
-@CALM
 @given(SIDES, SIDES)
 def test_small_pictures_grow_to_the_least_size(width: int, height: int) -> None:
     assume(accepted(width, height) and width * height < VISION.min_pixels)
@@ -93,7 +89,6 @@ def test_small_pictures_grow_to_the_least_size(width: int, height: int) -> None:
     assert high > height * grown - 1
 
 
-@CALM
 @given(SIDES, SIDES)
 def test_a_picture_and_its_mirror_on_the_diagonal(width: int, height: int) -> None:
     assume(accepted(width, height))
@@ -129,7 +124,6 @@ def test_a_limit_on_width_stretches() -> None:
     assert rows[:, 3].eq(1).all()
 
 
-@CALM
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_order_of_pixels(high: int, wide: int, side: int, random: object) -> None:
     generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined] # Hypothesis' own random
@@ -193,7 +187,6 @@ def test_not_an_image(data: bytes) -> None:
         open_image(data)
 
 
-@CALM
 @given(st.integers(8, len(GOOD) - 1), st.binary(min_size=1, max_size=8))
 def test_damage_never_raises_anything_else(at: int, noise: bytes) -> None:
     with contextlib.suppress(BadImage):
