@@ -80,6 +80,7 @@ nightly: $(STAMP) ## the tests that take longer than every change can afford
 bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operator's figures on the one that is installed
 	@$(PY) -m bench.replay
 	@$(PY) -m bench.epd
+	@$(PY) -m bench.worker
 	@$(PY) -m bench.kernels
 	@$(PY) -m bench.validate
 	@$(PY) -m bench.operator
