@@ -134,7 +134,9 @@ def index_scores_kernel(
     for turn in range(ROWS):
         # All rows from this one on that belong to its request, unless they have just had their turn.
         current = tl.load(requests + first + turn, mask=first + turn < rows, other=-2)
-        member = (request == current) & (row >= first + turn) & (row < rows) & (current != previous)
+        # No row has request -2. (Triton 3.9.0's interpreter takes no mask of a block and a scalar.)
+        served = tl.where(current != previous, current, -2)
+        member = (request == served) & (row >= first + turn) & (row < rows)
         previous = current
         stop = tl.where(tl.max(member.to(tl.int32), 0) > 0, end, start)
         seen = tl.where(member, limit, 0)
