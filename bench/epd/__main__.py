@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import sys
 import tempfile
 import time
@@ -17,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bench import plot
 from bench.epd import figure
 from bench.epd.fleet import TOPOLOGIES, NotStarted, running
 from bench.epd.load import SIDES, WORDS, drive, requests
 from bench.epd.table import Result, document, table
+from epd_workers.reference.training.arguments import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,17 +96,17 @@ def parse(words: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.epd", description=__doc__)
     add = parser.add_argument
     add("--topologies", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES), help="default: all")
-    add("--requests", type=_positive, metavar="N", help=f"requests per topology; default: {COUNT}")
-    add("--rate", type=_rate, default=RATE, metavar="R", help=f"requests a second; default: {RATE}")
-    add("--concurrency", type=_positive, default=CONCURRENCY, metavar="N", help=f"at once; default: {CONCURRENCY}")
-    add("--tokens", type=_positive, default=TOKENS, metavar="N", help=f"of every answer; default: {TOKENS}")
+    add("--requests", type=whole(1), metavar="N", help=f"requests per topology; default: {COUNT}")
+    add("--rate", type=number(zero=False), default=RATE, metavar="R", help=f"requests a second; default: {RATE}")
+    add("--concurrency", type=whole(1), default=CONCURRENCY, metavar="N", help=f"at once; default: {CONCURRENCY}")
+    add("--tokens", type=whole(1), default=TOKENS, metavar="N", help=f"of every answer; default: {TOKENS}")
     add("--seed", type=int, default=SEED, metavar="N", help=f"of the requests; default: {SEED}")
     add("--model-path", type=Path, metavar="DIR", help="directory of the checkpoint; default: the packaged one")
     add("--quick", action="store_true", help=f"a short look: {QUICK_COUNT} requests, no plot unless --plot is given")
-    add("--plot", type=Path, metavar="FILE", help="SVG or PNG; default: docs/images/epd.svg")
+    add("--plot", type=plot.file, metavar="FILE", help="SVG or PNG; default: docs/images/epd.svg")
     add("--json", action="store_true", help="one JSON object with every request instead of a table")
     given = parser.parse_args(words)
-    options = Options(
+    return Options(
         topologies=tuple(dict.fromkeys(given.topologies)),
         requests=given.requests or (QUICK_COUNT if given.quick else COUNT),
         rate=given.rate,
@@ -116,25 +117,6 @@ def parse(words: Sequence[str] | None = None) -> Options:
         plot=given.plot or (None if given.quick else PLOT),
         json=given.json,
     )
-    if options.plot is not None and options.plot.suffix not in {".svg", ".png"}:
-        parser.error(f"--plot is {options.plot}: must end in .svg or .png")
-    return options
-
-
-def _positive(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} must be a whole number from 1 on")
-    return int(word)
-
-
-def _rate(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{word!r} must be a number above 0")
-    return value
 
 
 async def measure(topology: str, options: Options, folder: Path) -> Result:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from bench.epd.load import KINDS
+from bench.plot import drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,18 +26,12 @@ def draw(results: Sequence[Result], path: Path) -> None:
         ("time to first token", lambda result, kind: result.first(kind)),
         ("inter-token latency", lambda result, kind: result.gap(kind)),
     )
-    # The same figures give the same bytes: no date, no random ids; text stays text.
-    with mpl.rc_context({"svg.hashsalt": "epd", "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
+    with drawing(path, "epd") as figure:
         axes: list[Axes] = list(figure.subplots(1, len(panels)))
         for panel, (title, read) in zip(axes, panels, strict=True):
             _panel(panel, results, read)
             panel.set_title(title)
         axes[0].set_ylabel("milliseconds")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
 
 
 def _panel(panel: Axes, results: Sequence[Result], read: Callable[[Result, Kind], Latency | None]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from bench.epd.load import KINDS
+from bench.host import host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,13 +131,7 @@ def table(results: Sequence[Result], load: str) -> str:
 
 def document(results: Sequence[Result], load: dict[str, Any]) -> dict[str, Any]:
     """Every figure, what was sent, and where."""
-    machine = {
-        "processor": platform.machine(),
-        "cpus": os.cpu_count(),
-        "load_average": [round(value, 2) for value in os.getloadavg()],
-        "python": platform.python_version(),
-    }
-    return {"machine": machine, "note": note(), "load": load, "topologies": [result.to_json() for result in results]}
+    return {"machine": host(), "note": note(), "load": load, "topologies": [result.to_json() for result in results]}
 
 
 def _head() -> str:

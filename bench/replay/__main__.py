@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from bench import plot
 from bench.replay import figure
 from bench.replay.meter import Meter
 from bench.replay.model import CONTEXT, lengths, load
 from bench.replay.point import measure
 from bench.replay.table import document, table
+from epd_workers.reference.training.arguments import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,11 +69,11 @@ def parse(words: Sequence[str] | None = None) -> Options:
     """Read the command line; a bad value ends the process with a message and status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench.replay", description=__doc__)
     add = parser.add_argument
-    add("--lengths", type=_positive, nargs="+", metavar="E", help=f"default: {' '.join(map(str, LENGTHS))}")
-    add("--requests", type=_positive, nargs="+", metavar="N", help="that share the E tokens; default: 1 8")
-    add("--pairs", type=_positive, metavar="N", help=f"default: {PAIRS}, from E = {LONG} on {LONG_PAIRS}")
+    add("--lengths", type=whole(1), nargs="+", metavar="E", help=f"default: {' '.join(map(str, LENGTHS))}")
+    add("--requests", type=whole(1), nargs="+", metavar="N", help="that share the E tokens; default: 1 8")
+    add("--pairs", type=whole(1), metavar="N", help=f"default: {PAIRS}, from E = {LONG} on {LONG_PAIRS}")
     add("--quick", action="store_true", help="a short look: few lengths, few pairs, no plot unless --plot is given")
-    add("--plot", type=Path, metavar="FILE", help="SVG or PNG; default: docs/images/replay.svg")
+    add("--plot", type=plot.file, metavar="FILE", help="SVG or PNG; default: docs/images/replay.svg")
     add("--json", action="store_true", help="one JSON object with every run instead of a table")
     given = parser.parse_args(words)
     options = Options(
@@ -87,15 +89,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
         parser.error(f"--lengths has {most}: must be at most {CONTEXT}")
     if min(lengths(least, requests)) < 1:
         parser.error(f"--lengths has {least}: too few tokens for {requests} requests of different lengths")
-    if options.plot is not None and options.plot.suffix not in {".svg", ".png"}:
-        parser.error(f"--plot is {options.plot}: must end in .svg or .png")
     return options
-
-
-def _positive(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} must be a whole number from 1 on")
-    return int(word)
 
 
 def main(words: Sequence[str] | None = None) -> None:

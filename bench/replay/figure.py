@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from bench.plot import drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,17 +25,11 @@ _SERIES: tuple[tuple[str, str, str, Callable[[Point], Spread]], ...] = (
 def draw(points: Sequence[Point], path: Path) -> None:
     """Write the plot, SVG or PNG by its name: a panel for each number of requests, medians and ranges over E."""
     shapes = sorted({len(point.sizes) for point in points})
-    # The same figures give the same bytes: no date, no random ids; text stays text.
-    with mpl.rc_context({"svg.hashsalt": "replay", "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
+    with drawing(path, "replay") as figure:
         panels: list[Axes] = list(figure.subplots(1, len(shapes), sharey=True, squeeze=False)[0])
         for panel, requests in zip(panels, shapes, strict=True):
             _panel(panel, [point for point in points if len(point.sizes) == requests], requests)
         panels[0].set_ylabel("prefill cost, replay off / on (CPU time)")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
 
 
 def _panel(panel: Axes, points: Sequence[Point], requests: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from bench.host import host
 from bench.replay.point import COUNTED, TIMED
 
 if TYPE_CHECKING:
@@ -48,14 +47,7 @@ def table(points: Sequence[Point]) -> str:
 
 def document(points: Sequence[Point]) -> dict[str, Any]:
     """Every figure of every run, and where they were taken."""
-    machine = {
-        "processor": platform.machine(),
-        "cpus": os.cpu_count(),
-        "load_average": [round(value, 2) for value in os.getloadavg()],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
+    machine = host() | {"torch": torch.__version__, "threads": torch.get_num_threads()}
     return {"machine": machine, "timed": TIMED, "counted": COUNTED, "points": [point.to_json() for point in points]}
 
 

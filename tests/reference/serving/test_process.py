@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
+from bench.epd.fleet import free_ports
 from tests.reference.serving.conftest import CHAT, HOST, Fleet, chat
-from tests.reference.serving.test_router import free_ports, wait_for
+from tests.reference.serving.test_router import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -5,33 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
-import socket
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
 
+from bench.epd.fleet import SMG, free_ports
 from tests.reference.serving.conftest import CHAT, HOST, Fleet, Running, chat, data_url, with_images
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 MODEL = "reference"
 ROOMY = ("--context-length", "4096", "--max-total-tokens", "16384")
 LONG = chat("go on", max_tokens=4000, ignore_eos=True, temperature=1, seed=0, stream=True)
-SMG = shutil.which("smg", path=str(Path(sys.executable).parent)) or "smg"
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for made in sockets:
-            made.bind((HOST, 0))
-        return [made.getsockname()[1] for made in sockets]
 
 
 @dataclass
