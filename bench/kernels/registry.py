@@ -64,39 +64,35 @@ def _gather_streams(case: Case, sizes: Sizes) -> Cost:
     return work.gather_rows(rows=case.rows(sizes.window), width=work.HALF * sizes.streams * sizes.hidden)
 
 
-def _attend_window(case: Case, sizes: Sizes) -> Cost:
+def _attend(case: Case, sizes: Sizes, **entries: int) -> Cost:
     return work.attend(
         rows=case.rows(sizes.window),
         heads=sizes.heads,
         dim=sizes.head_dim,
         window_pairs=case.window_pairs(sizes.window),
         window_rows=case.window_rows(sizes.window),
+        **entries,
     )
+
+
+def _attend_window(case: Case, sizes: Sizes) -> Cost:
+    return _attend(case, sizes)
 
 
 def _selected(case: Case, sizes: Sizes) -> int:
     return case.seen(sizes.window, lambda seen: min(seen, sizes.topk))
 
 
-def _attend(case: Case, sizes: Sizes, entry_rows: int) -> Cost:
-    return work.attend(
-        rows=case.rows(sizes.window),
-        heads=sizes.heads,
-        dim=sizes.head_dim,
-        window_pairs=case.window_pairs(sizes.window),
-        window_rows=case.window_rows(sizes.window),
-        topk=sizes.topk,
-        entry_pairs=_selected(case, sizes),
-        entry_rows=entry_rows,
-    )
+def _attend_both(case: Case, sizes: Sizes, entry_rows: int) -> Cost:
+    return _attend(case, sizes, topk=sizes.topk, entry_pairs=_selected(case, sizes), entry_rows=entry_rows)
 
 
 def _attend_apart(case: Case, sizes: Sizes) -> Cost:
-    return _attend(case, sizes, _selected(case, sizes))
+    return _attend_both(case, sizes, _selected(case, sizes))
 
 
 def _attend_reused(case: Case, sizes: Sizes) -> Cost:
-    return _attend(case, sizes, min(_selected(case, sizes), sum(case.entries())))
+    return _attend_both(case, sizes, min(_selected(case, sizes), sum(case.entries())))
 
 
 def _pack_window(case: Case, sizes: Sizes) -> Cost:
@@ -128,17 +124,20 @@ def _unpack_index(case: Case, sizes: Sizes) -> Cost:
     return work.unpack(rows=case.new_entries(), dim=sizes.index_dim, codec=INDEX)
 
 
-def _index_scores(case: Case, sizes: Sizes) -> Cost:
+def _scores(case: Case, sizes: Sizes, **keys: int) -> Cost:
     return work.index_scores(
         rows=case.rows(sizes.window),
         heads=sizes.index_heads,
         dim=sizes.index_dim,
-        pairs=case.seen(sizes.window),
-        key_rows=sum(case.entries()),
-        columns=max(case.entries()),
         block=sizes.block,
         pages=case.entry_pages(sizes.page_size),
+        **keys,
     )
+
+
+def _index_scores(case: Case, sizes: Sizes) -> Cost:
+    entries = case.entries()
+    return _scores(case, sizes, pairs=case.seen(sizes.window), key_rows=sum(entries), columns=max(entries))
 
 
 def _candidate_pairs(case: Case, sizes: Sizes) -> int:
@@ -146,17 +145,8 @@ def _candidate_pairs(case: Case, sizes: Sizes) -> int:
 
 
 def _rescore(case: Case, sizes: Sizes, key_rows: int) -> Cost:
-    return work.index_scores(
-        rows=case.rows(sizes.window),
-        heads=sizes.index_heads,
-        dim=sizes.index_dim,
-        pairs=_candidate_pairs(case, sizes),
-        key_rows=key_rows,
-        columns=sizes.blocks * sizes.block,
-        block=sizes.block,
-        pages=case.entry_pages(sizes.page_size),
-        candidates=sizes.blocks,
-    )
+    columns, pairs = sizes.blocks * sizes.block, _candidate_pairs(case, sizes)
+    return _scores(case, sizes, pairs=pairs, key_rows=key_rows, columns=columns, candidates=sizes.blocks)
 
 
 def _rescore_apart(case: Case, sizes: Sizes) -> Cost:
