@@ -142,7 +142,7 @@ class Inputs:
 
     def rows(self, codec: Codec, dim: int, count: int) -> Tensor:
         """[count, width] uint8, rows of values around 1 without NaN."""
-        size = dim * codec.code_bits // 8
+        size = codec.code_bytes(dim)
         codes = self.bytes(count, size)
         if codec == WINDOW:  # 0x7F and 0xFF are E4M3's NaN
             codes -= ((codes & 0x7F) == 0x7F).to(torch.uint8)
@@ -154,6 +154,6 @@ class Inputs:
         """A full pool, planar as SGLang 0.5.23 lays it out (V41_FP4, V41)."""
         pages = self.table.numel()
         rows = self.rows(codec, dim, pages * page_size).view(pages, page_size, -1)
-        size = dim * codec.code_bits // 8
+        size = codec.code_bytes(dim)
         data = torch.cat((rows[..., :size].flatten(1), rows[..., size:].flatten(1)), -1)
         return Paged(data, page_size, dim, codec, planar=True)

@@ -1,4 +1,4 @@
-"""One launch of one kernel, which can be run or only compiled."""
+"""One launch of one kernel, which can be run or only compiled, and what all kernels ask of matrices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,13 @@ class Launch:
     def compile(self) -> Any:
         """Compile exactly what `run` would launch, without launching it; the compiled kernel."""
         return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+
+
+def check_dense(matrix: Tensor, name: str) -> None:
+    """See that a kernel which knows the stride of rows alone can read a matrix.
+
+    Raises:
+        ValueError: The elements of its rows lie apart.
+    """
+    if matrix.shape[1] > 1 and matrix.stride(1) != 1:
+        raise ValueError(f"{name} has strides {matrix.stride()}: rows may lie apart, but must be dense")

@@ -60,7 +60,7 @@ class Paged:
     @property
     def code_bytes(self) -> int:
         """Bytes of a row's codes."""
-        return self.dim * self.codec.code_bits // 8
+        return self.codec.code_bytes(self.dim)
 
     @property
     def scale_bytes(self) -> int:

@@ -91,7 +91,7 @@ class Maker:
         """A pool of packed rows, its pages apart."""
         rows = codec.pack(self.normal(pages, page_size, dim))
         if planar:
-            codes = dim * codec.code_bits // 8
+            codes = codec.code_bytes(dim)
             rows = torch.cat((rows[..., :codes].flatten(1), rows[..., codes:].flatten(1)), 1)
         data = torch.zeros(pages, rows.flatten(1).shape[1] + 16, dtype=torch.uint8)
         data[:, :-16] = rows.flatten(1)

@@ -91,6 +91,10 @@ class Codec:
     block: int
     code_bits: int
 
+    def code_bytes(self, dim: int) -> int:
+        """Bytes of the codes of a row of `dim` values."""
+        return dim * self.code_bits // 8
+
     def width(self, dim: int) -> int:
         """Bytes of a row of `dim` values.
 
@@ -99,7 +103,7 @@ class Codec:
         """
         if self.block and dim % self.block:
             raise ValueError(f"dim is {dim}: rows of the {self.name} format must be a multiple of {self.block} long")
-        return dim * self.code_bits // 8 + (dim // self.block if self.block else 0)
+        return self.code_bytes(dim) + (dim // self.block if self.block else 0)
 
     def pack(self, x: Tensor) -> Tensor:
         """Rows [..., dim] to uint8 [..., width(dim)].
@@ -127,7 +131,7 @@ class Codec:
             )
         if self.name == "bf16":
             return _dense(rows).view(torch.bfloat16).to(dtype)
-        size = dim * self.code_bits // 8
+        size = self.code_bytes(dim)
         codes, scale_code = rows[..., :size], rows[..., size:]
         values = _look_up(_E4M3, codes, dtype) if self.name == "window" else _pair_values(codes, dtype)
         scale = _look_up(_E4M3, scale_code, dtype) if self.name == "main" else power(scale_code, dtype)

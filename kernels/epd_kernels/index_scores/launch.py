@@ -12,7 +12,7 @@ from epd_kernels.formats.reference import INDEX
 from epd_kernels.index_scores.kernel import index_scores_kernel
 from epd_kernels.index_scores.reference import Scores
 from epd_kernels.index_scores.tiles import OWN, SHARED
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_dense
 from epd_kernels.paged import Paged
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ def launches_index_scores(  # noqa: PLR0917 -- as `index_scores`
     _check(query, keys, block, tile.columns)
     width = columns if candidates is None else candidates.shape[1] * block
     scores = out or empty(len(query), width, block, query.device)
-    chosen = () if candidates is None else (candidates,)
-    for matrix in (table, *chosen):
-        if matrix.shape[1] > 1 and matrix.stride(1) != 1:
-            raise ValueError(f"a table has strides {matrix.stride()}: rows may lie apart, but must be dense")
+    check_dense(table, "table")
+    if candidates is not None:
+        check_dense(candidates, "candidates")
     launch = Launch(
         kernel=index_scores_kernel,
         grid=(triton.cdiv(len(query), rows), triton.cdiv(width, tile.columns * tile.turns)),

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from epd_kernels.architecture import current
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_dense
 from epd_kernels.window_slots.kernel import entry_slots_kernel, window_slots_kernel
 from epd_kernels.window_slots.reference import Slots
 from epd_kernels.window_slots.tiles import TILES
@@ -46,7 +46,7 @@ def launches_window_slots(
     Raises:
         ValueError: The table's rows are not dense.
     """
-    _check_dense(table, "table")
+    check_dense(table, "table")
     count, device = len(positions), positions.device
     slots = Slots(
         slots=torch.empty(count, window, dtype=torch.int32, device=device),
@@ -91,8 +91,8 @@ def launches_entry_slots(
     Raises:
         ValueError: The table's or the entries' rows are not dense.
     """
-    _check_dense(table, "table")
-    _check_dense(entries, "entries")
+    check_dense(table, "table")
+    check_dense(entries, "entries")
     count, width = entries.shape
     slots = torch.empty(count, width, dtype=torch.int32, device=entries.device)
     tile = TILES[current()]
@@ -124,8 +124,3 @@ def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
             _, launches = launches_entry_slots(entries, ones, table, page_size=page_size)
             for launch in launches:
                 yield f"{name} page {page_size}", launch
-
-
-def _check_dense(matrix: Tensor, name: str) -> None:
-    if matrix.shape[1] > 1 and matrix.stride(1) != 1:
-        raise ValueError(f"{name} has strides {matrix.stride()}: rows may lie apart, but must be dense")

@@ -73,7 +73,7 @@ class Call:
 def pool(codec: Codec, values: Tensor, slots: Tensor, *, pages: int, page_size: int, planar: bool) -> Paged:
     """Rows [n, dim] at slots [n] of a pool whose every other byte is poison; pages lie apart."""
     rows, dim = codec.pack(values), values.shape[1]
-    size, width = dim * codec.code_bits // 8, rows.shape[1]
+    size, width = codec.code_bytes(dim), rows.shape[1]
     data = torch.full((pages, page_size * width + 32), POISON, dtype=torch.uint8)
     for row, slot in zip(rows, slots.tolist(), strict=True):
         page, place = divmod(slot, page_size)
