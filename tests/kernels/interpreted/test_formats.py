@@ -16,6 +16,7 @@ from epd_kernels.formats import launch, reference
 from epd_kernels.formats.reference import BFLOAT16, INDEX, MAIN, WINDOW, Codec
 from epd_kernels.formats.tiles import TILES
 from epd_kernels.paged import Paged
+from tests.kernels.values import finite_bfloat16
 from tests.reference.model.fractional import E2M1, E4M3, bits, decode_row, encode_row, vector_nearest
 
 if TYPE_CHECKING:
@@ -50,11 +51,6 @@ def row_bytes(pool: Paged, slot: int) -> list[int]:
     codes = pool.dim * pool.codec.code_bits // 8
     scales, behind = width - codes, pool.page_size * codes
     return line[place * codes : (place + 1) * codes] + line[behind + place * scales : behind + (place + 1) * scales]
-
-
-def finite_bfloat16() -> Tensor:
-    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16).float()
-    return every[every.isfinite()]
 
 
 def blocks_under(codec: Codec, tops: Tensor) -> Tensor:

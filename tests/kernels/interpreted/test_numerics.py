@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from epd_kernels.numerics import cast, dot, e2m1_code, e2m1_value, e4m3_code, e4m3_value, power_of_two
+from tests.kernels.values import finite_bfloat16
 from tests.reference.model.fractional import E2M1, E4M3, bits, vector_nearest
 
 
@@ -53,12 +54,6 @@ def apply(name: str, x: Tensor, dtype: torch.dtype, scales: Tensor | None = None
     _apply_kernel[len(lines),](padded, lines, out, size, name)
     found = out[:, : len(x)]
     return found[0] if scales is None else found
-
-
-def finite_bfloat16() -> Tensor:
-    """All finite bfloat16 values as float32."""
-    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16).float()
-    return every[every.isfinite()]
 
 
 def edges(table: list[Any]) -> Tensor:
