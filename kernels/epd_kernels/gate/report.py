@@ -85,9 +85,8 @@ def text(measured: Measured) -> str:
 def markdown(measured: Measured) -> str:
     """A page with one table for each operation."""
     parts = [_NOTE.format(version=triton.__version__)]
-    heads = ("launch", *HEADS[1:])
     for operation, of_operation in groupby(rows(measured), key=lambda row: row[0].partition("/")[0]):
-        lines = [f"## {operation}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        lines = [f"## {operation}", "", "| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
         for _, of_launch in groupby(of_operation, key=lambda row: row[0]):
             for place, (launch, *cells) in enumerate(of_launch):
                 name = "" if place else launch.partition("/")[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from epd_workers.reference.cache.geometry import CacheType
@@ -298,15 +298,15 @@ class Load:
     max_total_tokens: int
     max_running_requests: int
     max_queued_requests: int
-    prompt_tokens: int = field(default=0)
-    generated_tokens: int = field(default=0)
-    steps: int = field(default=0)
-    cached_tokens: int = field(default=0)
-    lookups: int = field(default=0)
-    hits: int = field(default=0)
-    hit_tokens: int = field(default=0)
-    evicted_pages: int = field(default=0)
-    evicted_window_pages: int = field(default=0)
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    cached_tokens: int = 0
+    lookups: int = 0
+    hits: int = 0
+    hit_tokens: int = 0
+    evicted_pages: int = 0
+    evicted_window_pages: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ class Compressor(nn.Module):
 
     def __init__(self, text: TextConfig, ratio: int) -> None:
         super().__init__()
-        self.ratio = ratio
         self.wkv = nn.Linear(text.hidden_size, text.head_dim, bias=False)
         self.norm = RMSNorm(text.head_dim, text.rms_norm_eps)
         if ratio > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epd_workers.reference.transfer.deadline import within
@@ -30,7 +29,6 @@ class Room:
         self.peer = ""
         self.sent_bytes = 0
         self._posted = 0
-        self.handed_over_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._frames: asyncio.Queue[Frame] = asyncio.Queue()
         self._attached: asyncio.Future[None] = self._loop.create_future()
@@ -111,7 +109,6 @@ class Room:
         Raises:
             TransferError: The peer was lost.
         """
-        self.handed_over_at = time.monotonic()
         self._post(Frame(FrameKind.HANDOVER, {**meta, "room": self.number, "pieces": self._posted}))
         await asyncio.shield(self._settled)
 
