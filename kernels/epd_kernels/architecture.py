@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from subprocess import CalledProcessError
+from typing import Any, Final
 
 import triton
+
+_NO_DRIVER: Final = (RuntimeError, OSError, ImportError, CalledProcessError)
 
 
 class Architecture(StrEnum):
@@ -19,18 +22,22 @@ class Architecture(StrEnum):
 
 
 class UnknownArchitecture(RuntimeError):
-    """No tiles have been chosen for this GPU."""
+    """There is no GPU that Triton can use, or no tiles have been chosen for it."""
 
 
 def current() -> Architecture:
     """The architecture that a launch goes to now.
 
     Raises:
-        UnknownArchitecture: The active GPU is none that we have tiles for.
+        UnknownArchitecture: Triton finds no GPU, or none that we have tiles for.
     """
     if triton.knobs.runtime.interpret:
         return Architecture.INTERPRETER
-    target: Any = triton.runtime.driver.active.get_current_target()
+    try:
+        target: Any = triton.runtime.driver.active.get_current_target()
+    except _NO_DRIVER as error:
+        # Triton builds its driver when it is first asked for one, which takes a GPU and a C compiler.
+        raise UnknownArchitecture(f"Triton has no driver for a GPU here ({error}): use the torch operations") from error
     name = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":", maxsplit=1)[0]
     known = [one for one in Architecture if one is not Architecture.INTERPRETER]
     if name not in known:

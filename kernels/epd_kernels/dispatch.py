@@ -123,6 +123,8 @@ def _hindrance(device: torch.device) -> str:
             "the device is a CPU, on which Triton's kernels run in an interpreter alone: set TRITON_INTERPRET=1 in the "
             "environment (slow, for tests), or use the torch operations"
         )
+    if device.type != "cuda":  # what torch calls a HIP device, too
+        return f"the device is {device.type}: Triton's kernels run on CUDA and HIP alone; use the torch operations"
     try:
         current()
     except UnknownArchitecture as error:

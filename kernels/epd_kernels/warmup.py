@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import triton
 
+from epd_kernels.architecture import current
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -84,13 +86,16 @@ def warmup(sizes: Sizes, device: torch.device) -> tuple[str, ...]:
 
     Returns:
         The names of what was compiled; none in the interpreter, which compiles nothing.
+
+    Raises:
+        UnknownArchitecture: There is no GPU that kernels could be compiled for.
     """
     if triton.knobs.runtime.interpret:
         _log.info("kernels: Triton interprets, so there is nothing to compile")
         return ()
     started = time.monotonic()
     # On AMD both kinds: a short pool lies within 2 GiB, a served one does not.
-    both = triton.runtime.driver.active.get_current_target().backend == "hip"
+    both = current().value.startswith("gfx")
     compiled = []
     for name, launch in launches(sizes, device):
         begun = time.monotonic()

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from dataclasses import fields
+from subprocess import CalledProcessError
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+import triton
 
 from epd_kernels import dispatch
+from epd_kernels.architecture import UnknownArchitecture
 from epd_kernels.dispatch import CHOICES, TORCH, Unavailable
+from epd_kernels.sizes import RELEASED
+from epd_kernels.warmup import warmup
 from epd_workers.reference.serving.options import FLAGS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -40,6 +47,34 @@ def test_triton_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(Unavailable, match="install triton, or use the torch operations"):
         dispatch.load("triton", CUDA)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("0 active drivers"),
+        OSError("libcuda.so.1: cannot open shared object file"),
+        ImportError("cuda_utils"),
+        CalledProcessError(1, ["gcc"]),
+    ],
+)
+def test_a_gpu_that_triton_has_no_driver_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    monkeypatch.setattr(triton.runtime.driver, "_active", Mock(get_current_target=Mock(side_effect=error)))
+    with pytest.raises(Unavailable, match=rf"no driver .*{re.escape(str(error))}.* use the torch operations"):
+        dispatch.load("triton", CUDA)
+    with pytest.raises(UnknownArchitecture, match="no driver"):
+        warmup(RELEASED, CUDA)
+    assert dispatch.load("auto", CUDA) is TORCH
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_another_device_gets_torch(kind: str) -> None:
+    assert dispatch.load("auto", torch.device(kind)) is TORCH
+    with pytest.raises(Unavailable, match=f"the device is {kind}: .*; use the torch operations"):
+        dispatch.load("triton", torch.device(kind))
 
 
 def test_an_automatic_choice_falls_back_and_says_why_once(
