@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.epd.fleet import HOST, free_ports
 from bench.spread import Spread
+from epd_workers.reference.training.arguments import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,11 +101,9 @@ def _pace(url: str) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the figures; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.worker", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=RUNS, help="starts (%(default)s)")
+    parser.add_argument("--runs", type=whole(1), default=RUNS, help="starts (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
-    if given.runs < 1:
-        parser.error(f"--runs is {given.runs}: must be at least 1")
     runs = []
     for number in range(given.runs):
         sys.stderr.write(f"start {number + 1} of {given.runs}\n")

@@ -22,6 +22,7 @@ from bench.kernels.registry import OPERATIONS
 from bench.kernels.timing import clock
 from epd_kernels import dispatch
 from epd_kernels.sizes import RELEASED
+from epd_workers.reference.training.arguments import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,11 +59,9 @@ def parse(words: Sequence[str] | None = None) -> Options:
     add = parser.add_argument
     add("--only", nargs="+", choices=names, metavar="NAME", help=f"some operations: {'; '.join(names)}")
     add("--machine", choices=[one.name for one in MACHINES], help="whose floors; default: the GPU's here, else H200's")
-    add("--repeats", type=int, default=REPEATS, metavar="N", help=f"timed calls; default: {REPEATS}")
+    add("--repeats", type=whole(1), default=REPEATS, metavar="N", help=f"timed calls; default: {REPEATS}")
     add("--json", action="store_true", help="one JSON object with every stream's bytes instead of a table")
     given = parser.parse_args(words)
-    if given.repeats < 1:
-        parser.error(f"--repeats is {given.repeats}: must be at least 1")
     chosen = tuple(one for one in OPERATIONS if given.only is None or one.name in given.only)
     return Options(chosen, find(given.machine) if given.machine else None, given.repeats, given.json)
 

@@ -501,7 +501,7 @@ def test_a_measured_report() -> None:
     [
         (["--only", "scatter"], "invalid choice"),
         (["--machine", "H100"], "invalid choice"),
-        (["--repeats", "0"], "at least 1"),
+        (["--repeats", "0"], "whole number"),
     ],
 )
 def test_bad_options(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
