@@ -35,19 +35,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write and not everything:
         print("--write needs every target and operation: leave --target and --operation out", file=sys.stderr)
         return 2
+    if options.write and not options.page.parent.is_dir():
+        print(f"--page is {options.page}: there is no directory {options.page.parent}", file=sys.stderr)
+        return 2
+    # Read before minutes of compiling, which other limits than this Triton's leave worth a look, but damaged ones not.
+    try:
+        table = {} if options.write else limits.load()
+    except limits.OtherTriton as error:
+        print(report.text(measure(targets, operations)))
+        print(error, file=sys.stderr)
+        return 2
+    except limits.Damaged as error:
+        print(error, file=sys.stderr)
+        return 2
     measured = measure(targets, operations)
-    if options.write:
-        found = limits.broken_rules(measured)
-        if not found:
-            limits.write(measured)
-            options.page.write_text(report.markdown(measured))
-    else:
-        try:
-            found = limits.breaches(measured, limits.load(), everything=everything)
-        except limits.OtherTriton as error:
-            print(report.text(measured))
-            print(error, file=sys.stderr)
-            return 2
+    found = limits.broken_rules(measured) if options.write else limits.breaches(measured, table, everything=everything)
+    if options.write and not found:
+        limits.write(measured)
+        options.page.write_text(report.markdown(measured))
     _show(measured, found, as_json=options.json)
     return 1 if found else 0
 

@@ -32,22 +32,31 @@ class OtherTriton(RuntimeError):
     """The limits belong to another version of Triton, whose figures differ."""
 
 
+class Damaged(RuntimeError):
+    """The limits are missing, or are not such a table."""
+
+
 def load() -> Measured:
     """The committed limits.
 
     Raises:
         OtherTriton: They were measured with a version of Triton that is not installed.
+        Damaged: There is no table, or none that can be read.
     """
-    table = json.loads(PATH.read_text())
-    if table["triton"] != triton.__version__:
-        raise OtherTriton(
-            f"the limits are those of triton {table['triton']} and triton {triton.__version__} is installed: install "
-            f"the former, or measure anew with --write"
-        )
-    return {
-        launch: {target: _figures(figures) for target, figures in targets.items()}
-        for launch, targets in table["limits"].items()
-    }
+    try:
+        table = json.loads(PATH.read_text())
+        version = table["triton"]
+        if version == triton.__version__:
+            return {
+                launch: {target: _figures(figures) for target, figures in targets.items()}
+                for launch, targets in table["limits"].items()
+            }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Damaged(f"{PATH} is no table of limits ({error!r}): restore it, or measure anew with --write") from error
+    raise OtherTriton(
+        f"the limits are those of triton {version} and triton {triton.__version__} is installed: install "
+        f"the former, or measure anew with --write"
+    )
 
 
 def dump(measured: Measured) -> str:
@@ -121,7 +130,12 @@ def spread(widths: Sequence[int]) -> str:
 
 
 def _figures(plain: dict[str, Any]) -> Figures:
-    return Figures(**plain | {"access": {name: tuple(widths) for name, widths in plain["access"].items()}})
+    access = {name: tuple(widths) for name, widths in plain["access"].items()}
+    figures = Figures(**plain | {"access": access})
+    numbers = [*(getattr(figures, name) for name in _MOST), figures.occupancy, *(n for w in access.values() for n in w)]
+    if not all(isinstance(number, int) for number in numbers) or not all(access.values()):
+        raise ValueError(f"figures {plain}")
+    return figures
 
 
 def write(measured: Measured) -> None:

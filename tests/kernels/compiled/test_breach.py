@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -167,6 +168,50 @@ def test_limits_of_another_triton_are_not_used(table: Path, capsys: pytest.Captu
     with patch.object(limits, "PATH", table):
         assert run() == 2
     assert "the limits are those of triton 0.0.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (r".*", "{"),
+        (r".*", "[]"),
+        (r".*", "{}"),
+        (r'"limits": .*', '"limits": {"launch": 1}}'),
+        (r'"registers": 32,', ""),
+        (r'"registers": 32', '"registers": "32"'),
+        (r"\[16\]", "[]"),
+    ],
+)
+def test_damaged_limits_are_told_before_anything_is_compiled(
+    table: Path, capsys: pytest.CaptureFixture[str], whole: str, damaged: str
+) -> None:
+    table.write_text(re.sub(whole, damaged, table.read_text(), count=1, flags=re.DOTALL))
+    refuses_limits(table, capsys)
+
+
+def test_missing_limits_are_told_before_anything_is_compiled(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.unlink()
+    refuses_limits(table, capsys)
+
+
+def refuses_limits(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with patch.object(limits, "PATH", table), patch.object(command, "measure") as compiling:
+        assert command.main([]) == 2
+    compiling.assert_not_called()
+    told = capsys.readouterr().err
+    assert told.startswith(f"{table} is no table of limits")
+    assert told.endswith("restore it, or measure anew with --write\n")
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_compiled(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = table.read_text()
+    with patch.object(limits, "PATH", table), patch.object(command, "measure") as compiling:
+        assert command.main(["--write", "--page", str(tmp_path / "absent" / "page.md")]) == 2
+    compiling.assert_not_called()
+    assert "there is no directory" in capsys.readouterr().err
+    assert table.read_text() == before
 
 
 def test_writing_keeps_the_rules(table: Path, tmp_path: Path) -> None:
