@@ -32,9 +32,9 @@ def folder(version: str) -> Path:
 
 
 def _install(requirements: Path, target: Path) -> None:
-    uv = Path(sys.executable).parent / "uv"
+    uv = str(Path(sys.executable).parent / "uv")
     options = ["--no-deps", "--require-hashes", "--python", sys.executable, "--target", str(target)]
-    command = [uv, "pip", "install", "--quiet", *options, "-r", requirements]
+    command = [uv, "pip", "install", "--quiet", *options, "-r", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
