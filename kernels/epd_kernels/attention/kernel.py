@@ -137,8 +137,8 @@ def attend_kernel(
     if SPLIT:
         total = tl.where(total > 0, total, 1.0)
     else:
-        # A row without keys has the lowest maximum: 0 / (0 + infinity) is 0.
-        total += tl.exp2(tl.load(sink + head, mask=inside, other=0.0) * LOG2E - top)
+        # A row without keys has the lowest maximum, which no sink may lie below: 0 / (0 + 1 or more) is 0.
+        total += tl.exp2(tl.maximum(tl.load(sink + head, mask=inside, other=0.0) * LOG2E, LOWEST) - top)
     target = output + place[:, None] * DIM + dims[None, :]
     tl.store(target, cast(mixed / total[:, None], output.dtype.element_ty), mask=inside[:, None])
 

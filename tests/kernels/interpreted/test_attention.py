@@ -261,6 +261,18 @@ def test_great_sinks(splits: int) -> None:
     assert found.lse[0].isfinite().all()
 
 
+@pytest.mark.parametrize("splits", [1, 2])
+def test_sinks_that_stand_for_none(splits: int) -> None:
+    """The lowest number is how an engine without sinks says so, and a row may have no key besides."""
+    slots = torch.arange(8, dtype=torch.int32).expand(2, -1).clone()
+    slots[1] = -1
+    lowest = torch.finfo(torch.float32).min
+    one = call(slots, slots.clone()).with_(sink=torch.tensor([lowest, -3e38, -2.4e38, 0.0]))
+    for found in (one.torch(), one.tiled(keys=4, splits=splits)):
+        assert found.output[1].eq(0).all()
+        check(found, one.oracle(), dtype=torch.float32)
+
+
 def test_a_key_in_window_and_entries_counts_twice() -> None:
     signs = torch.randn(1, 32, generator=torch.Generator().manual_seed(3)).sign() * 1.5  # exact in both formats
     place, layout = torch.tensor([3]), {"pages": 1, "page_size": 8, "planar": False}
