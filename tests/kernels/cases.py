@@ -171,15 +171,15 @@ class Maker:
 
     def poolings(self) -> Iterator[Case]:
         """Of chunks that begin with an even or an odd token, of none, one and more, and padding behind."""
-        rows, firsts = [0, 1, 1, 5, 4, 2], [2, 4, 7, 9, 6, 3]
-        waiting = torch.tensor([first % 2 == 1 for first in firsts])
+        rows, firsts = [0, 1, 1, 5, 4, 2], ints(2, 4, 7, 9, 6, 3)
+        waiting = firsts % 2 == 1
         starts = ints(0, *torch.tensor(rows).cumsum(0).tolist())
         projected = self.normal(sum(rows), 2, self.sizes.head_dim)
         pending = self.normal(len(rows), 2, self.sizes.head_dim)
         weight = self.normal(self.sizes.head_dim)
 
         def run(to: Operations) -> list[Tensor]:
-            made = to.pool_pairs(projected, starts, ints(*firsts), pending, waiting, weight, 1e-6, capacity=10)
+            made = to.pool_pairs(projected, starts, firsts, pending, waiting, weight, 1e-6, capacity=10)
             return [made.latents, made.entries, made.requests, made.pending, made.waiting]
 
         yield Case("pool_pairs", run)

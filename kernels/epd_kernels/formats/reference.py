@@ -216,7 +216,7 @@ def unpack(pool: Paged, slots: Tensor, dtype: torch.dtype) -> Tensor:
     """
     absent = slots < 0
     if bool(absent.all()):
-        return torch.zeros(*slots.shape, pool.dim, dtype=dtype)
+        return torch.zeros(*slots.shape, pool.dim, dtype=dtype, device=pool.data.device)
     at = slots.reshape(-1).clamp(min=0).long()
     page, place = at // pool.page_size, at % pool.page_size
     end = (len(pool.data) - 1) * pool.page_stride + pool.data.shape[1]

@@ -36,5 +36,5 @@ def _masked(source: Tensor, kept: Tensor, absent: Tensor) -> Tensor:
     if not len(source):
         return source.new_zeros(len(kept), *source.shape[1:])
     found = source.index_select(0, kept)
-    found[absent] = 0
+    found[..., None].view(torch.uint8)[absent] = 0  # as bytes: torch cannot fill every type
     return found

@@ -27,6 +27,7 @@ TYPES = (
     torch.int64,
     torch.float64,
     torch.complex64,
+    torch.float8_e4m3fn,
 )
 OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["torch", "triton"])
 
