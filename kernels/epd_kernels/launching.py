@@ -1,4 +1,4 @@
-"""One launch of one kernel, which can be run or only compiled, and what all kernels ask of matrices."""
+"""One launch of one kernel, which can be run or only compiled, and what all kernels ask of tensors."""
 
 from __future__ import annotations
 
@@ -42,6 +42,24 @@ class Launch:
     def compile(self) -> Any:
         """Compile exactly what `run` would launch, without launching it; the compiled kernel."""
         return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+
+
+def check_shapes(**given: tuple[Tensor, tuple[int, ...]]) -> None:
+    """See that tensors have the shapes that a kernel, which sees no shapes, takes for granted.
+
+    Args:
+        given: By name, a tensor and its shape.
+
+    Raises:
+        ValueError: Names every tensor of another shape.
+    """
+    faults = [
+        f"{name} is {tuple(tensor.shape)}: must be {shape}"
+        for name, (tensor, shape) in given.items()
+        if tensor.shape != shape
+    ]
+    if faults:
+        raise ValueError("; ".join(faults))
 
 
 def check_dense(matrix: Tensor, name: str) -> None:

@@ -9,8 +9,9 @@ import triton
 
 from epd_kernels.architecture import current
 from epd_kernels.candidate_blocks.kernel import candidate_blocks_kernel
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_shapes
 from epd_kernels.selection.tiles import TILES
+from epd_kernels.top_entries.launch import check_scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def candidate_blocks(maxima: Tensor, visible: Tensor, *, block: int, count: int) -> Tensor:
-    """Choose the `count` best blocks of each row: `reference.candidate_blocks`, of float32 [R, n]."""
+    """Choose the `count` best blocks of each row: `reference.candidate_blocks`, of float32 [R, n].
+
+    Raises:
+        ValueError: Maxima are of another type or their rows are not dense; rows are not one for each of `visible`.
+    """
     blocks, launches = launches_candidate_blocks(maxima, visible, block=block, count=count)
     for launch in launches:
         launch.run()
@@ -35,18 +40,23 @@ def launches_candidate_blocks(
 
     Args:
         maxima: float32 [R, n], rows dense.
-        visible: i32 [R], dense.
+        visible: i32 [R].
         block: Entries in a block.
         count: Blocks kept.
         out: Where to write, dense i32 [R, count]; made if not given.
+
+    Raises:
+        ValueError: As of `candidate_blocks`.
     """
     rows, columns = maxima.shape
+    check_scores(maxima, "maxima")
+    check_shapes(visible=(visible, (rows,)))
     blocks = torch.empty(rows, count, dtype=torch.int32, device=maxima.device) if out is None else out
     tile = TILES[current()]
     launch = Launch(
         kernel=candidate_blocks_kernel,
         grid=(triton.cdiv(rows, tile.rows),),
-        arguments=(maxima, visible, blocks, rows, columns, maxima.stride(0)),
+        arguments=(maxima, visible.contiguous(), blocks, rows, columns, maxima.stride(0)),
         options={"COUNT": count, "BLOCK": block, "ROWS": tile.rows, "TILE": tile.columns, "num_warps": tile.warps},
         writes=("blocks",),
     )
@@ -56,7 +66,7 @@ def launches_candidate_blocks(
 def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:
     """The launch that serving will hit."""
     maxima = torch.zeros(1, 2 * sizes.blocks, device=device)
-    visible = torch.ones(16, dtype=torch.int32, device=device)
+    visible = torch.ones(1, dtype=torch.int32, device=device)
     _, launches = launches_candidate_blocks(maxima, visible, block=sizes.block, count=sizes.blocks)
     for launch in launches:
         yield "candidate_blocks", launch

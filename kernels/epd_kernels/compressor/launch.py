@@ -11,7 +11,7 @@ from epd_kernels.architecture import current
 from epd_kernels.compressor.kernel import pool_pairs_kernel
 from epd_kernels.compressor.pairs import Pairs
 from epd_kernels.compressor.tiles import TILES
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def pool_pairs(  # noqa: PLR0917 - as the reference's
     """Entries of all pairs that a ragged step completes: `reference.pool_pairs`, of float32.
 
     Raises:
-        ValueError: There is no kernel for these projections.
+        ValueError: There is no kernel for these projections, or shapes do not fit.
     """
     pairs, launches = launches_pool_pairs(
         projected, starts, firsts, pending, waiting, norm_weight, eps, capacity=capacity
@@ -59,11 +59,18 @@ def launches_pool_pairs(  # noqa: PLR0917 - as the reference's
     """The result, not yet filled, and what fills it.
 
     Raises:
-        ValueError: There is no kernel for these projections.
+        ValueError: There is no kernel for these projections, or shapes do not fit.
     """
     if projected.dtype != torch.float32:
         raise ValueError(f"projections are {projected.dtype}: the kernel pools float32; use the torch operations")
     dim, requests, device = projected.shape[-1], len(firsts), projected.device
+    check_shapes(
+        projected=(projected, (len(projected), 2, dim)),
+        starts=(starts, (requests + 1,)),
+        pending=(pending, (requests, 2, dim)),
+        waiting=(waiting, (requests,)),
+        norm_weight=(norm_weight, (dim,)),
+    )
     entries, owners = torch.empty(2, capacity, dtype=torch.int32, device=device)
     pairs = Pairs(
         latents=torch.empty(capacity, dim, dtype=torch.float32, device=device),

@@ -12,7 +12,7 @@ from epd_kernels.architecture import current
 from epd_kernels.formats.kernel import pack_kernel, unpack_kernel
 from epd_kernels.formats.reference import INDEX, MAIN, WINDOW
 from epd_kernels.formats.tiles import TILES
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_shapes
 from epd_kernels.paged import Paged
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def pack(values: Tensor, pool: Paged, slots: Tensor) -> None:
     """Encode rows of float32 or bfloat16 into a pool of fewer than 2^31 slots, in place: `reference.pack`.
 
     Raises:
-        ValueError: There is no kernel for these values or this format.
+        ValueError: There is no kernel for these values or this format, or they are not a row for each slot.
     """
     for launch in launches_pack(values, pool, slots):
         launch.run()
@@ -40,9 +40,10 @@ def launches_pack(values: Tensor, pool: Paged, slots: Tensor) -> list[Launch]:
     """What encodes the rows.
 
     Raises:
-        ValueError: There is no kernel for these values or this format.
+        ValueError: There is no kernel for these values or this format, or they are not a row for each slot.
     """
     rows, options = _tile(pool, values.dtype)
+    check_shapes(values=(values, (*slots.shape, pool.dim)))
     values = values if values.stride(1) == 1 else values.contiguous()
     return [
         Launch(

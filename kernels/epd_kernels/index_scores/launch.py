@@ -12,7 +12,7 @@ from epd_kernels.formats.reference import INDEX
 from epd_kernels.index_scores.kernel import index_scores_kernel
 from epd_kernels.index_scores.reference import Scores
 from epd_kernels.index_scores.tiles import OWN, SHARED
-from epd_kernels.launching import Launch, check_dense
+from epd_kernels.launching import Launch, check_dense, check_shapes
 from epd_kernels.paged import Paged
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def launches_index_scores(  # noqa: PLR0917 -- as `index_scores`
         out: Where to write, dense float32; made if not given.
 
     Raises:
-        ValueError: Names every fault of the formats and sizes.
+        ValueError: Names every fault of the formats and sizes, of the shapes, or of the strides.
     """
     architecture = current()
     heads = 1 << max(4, (query.shape[1] - 1).bit_length())  # matrix units take 16 at least
@@ -85,8 +85,11 @@ def launches_index_scores(  # noqa: PLR0917 -- as `index_scores`
     _check(query, keys, block, tile.columns)
     width = columns if candidates is None else candidates.shape[1] * block
     scores = out or empty(len(query), width, block, query.device)
+    count = len(query)
+    check_shapes(weights=(weights, query.shape[:2]), requests=(requests, (count,)), visible=(visible, (count,)))
     check_dense(table, "table")
     if candidates is not None:
+        check_shapes(candidates=(candidates, (count, candidates.shape[1])))
         check_dense(candidates, "candidates")
     launch = Launch(
         kernel=index_scores_kernel,

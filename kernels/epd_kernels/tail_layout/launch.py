@@ -8,7 +8,7 @@ import torch
 import triton
 
 from epd_kernels.architecture import current
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_shapes
 from epd_kernels.tail_layout.kernel import tail_layout_kernel
 from epd_kernels.tail_layout.policy import Policy
 from epd_kernels.tail_layout.reference import Layout
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 def tail_layout(
     extends: Tensor, lengths: Tensor, bases: Tensor, whole: Tensor, *, window: int, policy: Policy, capacity: int
 ) -> Layout:
-    """Lay out the last rows of every request: `reference.tail_layout` in one launch, whatever the batch."""
+    """Lay out the last rows of every request: `reference.tail_layout` in one launch, whatever the batch.
+
+    Raises:
+        ValueError: Requests are more in one tensor than in another.
+    """
     layout, launches = launches_tail_layout(
         extends, lengths, bases, whole, window=window, policy=policy, capacity=capacity
     )
@@ -37,8 +41,13 @@ def tail_layout(
 def launches_tail_layout(
     extends: Tensor, lengths: Tensor, bases: Tensor, whole: Tensor, *, window: int, policy: Policy, capacity: int
 ) -> tuple[Layout, list[Launch]]:
-    """The result, not yet filled, and what fills it."""
+    """The result, not yet filled, and what fills it.
+
+    Raises:
+        ValueError: As of `tail_layout`.
+    """
     device, batch = extends.device, len(extends)
+    check_shapes(lengths=(lengths, (batch,)), bases=(bases, (batch,)), whole=(whole, (batch,)))
 
     def places(dtype: torch.dtype) -> Tensor:
         return torch.empty(capacity, dtype=dtype, device=device)

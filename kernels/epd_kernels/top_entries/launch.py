@@ -8,7 +8,7 @@ import torch
 import triton
 
 from epd_kernels.architecture import current
-from epd_kernels.launching import Launch
+from epd_kernels.launching import Launch, check_dense, check_shapes
 from epd_kernels.selection.tiles import TILES
 from epd_kernels.top_entries.kernel import top_entries_kernel
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def top_entries(values: Tensor, *, count: int, candidates: Tensor | None = None, block: int) -> Tensor:
-    """Choose the `count` largest values of each row: `reference.top_entries`, of float32 [R, N]."""
+    """Choose the `count` largest values of each row: `reference.top_entries`, of float32 [R, N].
+
+    Raises:
+        ValueError: Values are of another type; rows are not dense; candidates are not those of the values.
+    """
     entries, launches = launches_top_entries(values, count=count, candidates=candidates, block=block)
     for launch in launches:
         launch.run()
@@ -39,8 +43,15 @@ def launches_top_entries(
         candidates: i32 [R, N / block], rows dense.
         block: Entries in a candidate block.
         out: Where to write, dense i32 [R, count]; made if not given.
+
+    Raises:
+        ValueError: As of `top_entries`.
     """
     rows, columns = values.shape
+    check_scores(values, "values")
+    if candidates is not None:
+        check_dense(candidates, "candidates")
+        check_shapes(candidates=(candidates, (rows, triton.cdiv(columns, block))))
     entries = torch.empty(rows, count, dtype=torch.int32, device=values.device) if out is None else out
     tile = TILES[current()]
     launch = Launch(
@@ -59,6 +70,17 @@ def launches_top_entries(
         writes=("entries",),
     )
     return entries, [launch]
+
+
+def check_scores(scores: Tensor, name: str) -> None:
+    """See that the kernels which choose can read scores [R, n].
+
+    Raises:
+        ValueError: They are not float32, or rows are not dense.
+    """
+    if scores.dtype != torch.float32:
+        raise ValueError(f"{name} are {scores.dtype}: the kernel orders float32; use the torch operations")
+    check_dense(scores, name)
 
 
 def warm(sizes: Sizes, device: torch.device) -> Iterator[tuple[str, Launch]]:

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from epd_kernels.architecture import current
-from epd_kernels.launching import Launch, check_dense
+from epd_kernels.launching import Launch, check_dense, check_shapes
 from epd_kernels.window_slots.kernel import entry_slots_kernel, window_slots_kernel
 from epd_kernels.window_slots.reference import Slots
 from epd_kernels.window_slots.tiles import TILES
@@ -30,7 +30,7 @@ def window_slots(
     """Find the slots of every row's window: `reference.window_slots`.
 
     Raises:
-        ValueError: The table's rows are not dense.
+        ValueError: The table's rows are not dense, or shapes do not fit.
     """
     slots, launches = launches_window_slots(positions, floors, requests, table, page_size=page_size, window=window)
     for launch in launches:
@@ -44,10 +44,11 @@ def launches_window_slots(
     """The result, not yet filled, and what fills it.
 
     Raises:
-        ValueError: The table's rows are not dense.
+        ValueError: The table's rows are not dense, or shapes do not fit.
     """
     check_dense(table, "table")
     count, device = len(positions), positions.device
+    check_shapes(floors=(floors, (count,)), requests=(requests, (count,)))
     slots = Slots(
         slots=torch.empty(count, window, dtype=torch.int32, device=device),
         counts=torch.empty(count, dtype=torch.int32, device=device),
@@ -75,7 +76,7 @@ def entry_slots(entries: Tensor, requests: Tensor, table: Tensor, *, page_size: 
     """Find the slots of global entries: `reference.entry_slots`.
 
     Raises:
-        ValueError: The table's or the entries' rows are not dense.
+        ValueError: The table's or the entries' rows are not dense, or shapes do not fit.
     """
     slots, launches = launches_entry_slots(entries, requests, table, page_size=page_size)
     for launch in launches:
@@ -89,11 +90,12 @@ def launches_entry_slots(
     """The result, not yet filled, and what fills it.
 
     Raises:
-        ValueError: The table's or the entries' rows are not dense.
+        ValueError: The table's or the entries' rows are not dense, or shapes do not fit.
     """
     check_dense(table, "table")
     check_dense(entries, "entries")
     count, width = entries.shape
+    check_shapes(requests=(requests, (count,)))
     slots = torch.empty(count, width, dtype=torch.int32, device=entries.device)
     tile = TILES[current()]
     rows, columns = tile.shape(width)
