@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
+from epd_kernels.architecture import Architecture
 from epd_kernels.dispatch import load
 from epd_kernels.launching import Launch
 from epd_kernels.warmup import launches
+from epd_kernels.window_slots import tiles as window_slots
 from tests.kernels.cases import SMALL, cases
 from tests.kernels.interpreted import faulty
 from tests.kernels.interpreted.programs import FINITE, NAN, examined, faults
@@ -58,6 +61,17 @@ def test_every_launch_of_every_operation(number: int) -> None:
         again = CASES[number].run(load("triton", CPU))
     for one, other in zip(made, again, strict=True):
         assert raw(one) == raw(other)
+
+
+def test_a_window_that_several_programs_share() -> None:
+    """No shipped tile is narrower than the window, so the cases have one program a row."""
+    numbers = [number for number, case in enumerate(CASES) if "_slots" in case.name]
+    narrow = {Architecture.INTERPRETER: window_slots.Tile(slots=8, columns=2, warps=1)}
+    for number in numbers:
+        with examined() as findings, patch.dict(window_slots.TILES, narrow):
+            CASES[number].run(load("triton", CPU))
+        assert findings.faults == []
+        assert findings.kernels
 
 
 def test_every_kernel_is_among_them() -> None:
