@@ -13,7 +13,7 @@ SOURCES = {
     "router": "workers/epd_workers/registrar",
     "worker": "workers/epd_workers/reference",
 }
-INPUTS = ("images", "requirements", "e2e/images", "operator", "workers")
+INPUTS = ("images", "requirements", "e2e/images", "operator", "workers", "kernels")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,11 @@ NONE, CODE, ALL = (False, False), (False, True), (True, True)
 def test_code_moves_the_tag_of_its_own_image_only(project: Path, name: str) -> None:
     moved = changed(project, f"{SOURCES[name]}/extra.py")
     assert moved == {other: CODE if other == name else NONE for other in NAMES}
+
+
+def test_the_kernels_are_in_the_worker_alone(project: Path) -> None:
+    moved = changed(project, "kernels/epd_kernels/extra.py")
+    assert moved == {name: CODE if name == "worker" else NONE for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
