@@ -15,6 +15,8 @@ export UV_CACHE_DIR ?= $(CACHE)/uv
 export PIP_CACHE_DIR ?= $(CACHE)/pip
 export GOCACHE ?= $(CACHE)/go-build
 export GOMODCACHE ?= $(CACHE)/go-mod
+export TRITON_CACHE_DIR ?= $(CACHE)/triton
+export MPLCONFIGDIR ?= $(CACHE)/matplotlib
 
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled

@@ -26,6 +26,10 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "epd"
 
 
+CACHES = {"SGLANG_CACHE_DIR": str(cache() / "sglang")}
+"""What keeps the engine's own caches inside ours."""
+
+
 def folder() -> Path:
     """Where the environment belongs: another lock file or another Python makes another one."""
     key = hashlib.sha256(LOCK.read_bytes() + platform.python_version().encode()).hexdigest()[:16]

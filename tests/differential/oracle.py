@@ -74,7 +74,7 @@ class _Server:
         theirs = [pair[1].fileno() for pair in pairs]
         # A SGLANG_ variable of the developer's own shell must not reach the engine; nor may it ask the network.
         env = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-        env |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        env |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **environment.CACHES}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes to it
         self._process = subprocess.Popen(
             [str(python), "-P", str(ENGINE), platform, *map(str, theirs)],

@@ -115,7 +115,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     env = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-    env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(environment.ROOT)}
+    env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(environment.ROOT), **environment.CACHES}
     done = subprocess.run(
         [str(environment.interpreter()), "-P", "-m", "tests.differential.tower", str(folder)],
         env=env,

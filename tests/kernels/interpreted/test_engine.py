@@ -10,6 +10,7 @@ import torch
 
 from epd_kernels import dispatch
 from epd_kernels.dispatch import TORCH
+from epd_kernels.launching import Launch
 from epd_workers.reference.model.interface import Extend
 from epd_workers.reference.model.replay import PRESETS
 from tests.reference.model.configs import tiny
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 TRITON = dispatch.load("triton", torch.device("cpu"))
 PLAIN = replace(TORCH, widest=TRITON.widest)
 STEPS = 2
+KERNELS = {
+    f"{name}_kernel"
+    for name in (
+        "tail_layout", "window_slots", "entry_slots", "gather_rows", "pack", "pool_pairs", "attend", "merge",
+        "index_scores", "candidate_blocks", "top_entries",
+    )
+}  # fmt: skip
+"""All that the engine needs: without one of them it would have used torch in its place."""
 
 
 def trunk(operations: Operations) -> Trunk:
@@ -60,9 +69,26 @@ def prompted(operations: Operations, preset: str) -> list[torch.Tensor]:
     return [*found, *answer(forward, [request], out)]
 
 
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that have run."""
+    names: list[str] = []
+    run = Launch.run
+
+    def noted(self: Launch) -> None:
+        names.append(self.name)
+        run(self)
+
+    monkeypatch.setattr(Launch, "run", noted)
+    return names
+
+
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_a_prompt_in_chunks_with_decoder_replay(preset: str) -> None:
-    same(prompted(TRITON, preset), prompted(PLAIN, preset))
+def test_a_prompt_in_chunks_with_decoder_replay(preset: str, launched: list[str]) -> None:
+    theirs = prompted(PLAIN, preset)
+    assert not launched
+    same(prompted(TRITON, preset), theirs)
+    assert set(launched) == KERNELS
 
 
 def hit(operations: Operations) -> list[torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from epd_kernels.sizes import RELEASED
 from tests.kernels.interpreted.trace import Trace, trace
 
 MOST = 1.15
+PAGE = Path(__file__).resolve().parents[3] / "docs/kernels.md"
 TAIL = Case("the last rows of a prompt", extends=(600,), lengths=(600,))
 WHOLE = Case("rows with whole windows", extends=(8,), lengths=(600,), whole=True)
 SMALL = replace(RELEASED, heads=16, head_dim=64, window=32, topk=128, page_size=64)
@@ -79,6 +81,18 @@ def test_the_tail_stays_below_the_bound_without_any_cache() -> None:
     # Row i of the tail sees i + 1 window rows, and its program reads each of them once.
     assert found.loads["window"].moved == TAIL.window_pairs(SMALL.window) * (64 + 2)
     assert found.loaded + found.stored <= MOST * least.bytes
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [(TAIL, "last 128 rows of a prompt"), (WHOLE, "8 rows with whole windows")],
+    ids=["tail", "whole"],
+)
+def test_the_page_tells_these_ratios(case: Case, words: str) -> None:
+    found, least = traced(case, RELEASED), find("attend, window and entries").least(case, RELEASED).bytes
+    told = f"| {words} | {memory(found) / least:.3f} | {(found.loaded + found.stored) / least:.3f} |"
+    assert told in PAGE.read_text(encoding="utf-8")
 
 
 def test_split_keys_are_read_once_and_the_parts_once() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from epd_workers.reference.training.quiz import image_cases, recall_cases
 from epd_workers.reference.training.sample import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 CASES: Final = 120
 _LONGEST_ANSWER: Final = 48
 _PAGE: Final = 16
+_TELL_SECONDS: Final = 10.0
 _OWN: Final = 24  # tokens behind a prefix hit, at least
 
 
@@ -119,15 +121,39 @@ class Examinee:
         return ids
 
 
-def examine(model: LoadedModel, mode: Mode, cases: Sequence[Case]) -> dict[str, float]:
-    """Part of the cases answered exactly right: by group, and over all image and all recall questions."""
+def progress(what: str) -> Callable[[int, int], None]:
+    """Progress lines on standard error, a few seconds apart."""
+    said = time.monotonic()
+
+    def say(done: int, of: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _TELL_SECONDS:
+            said = time.monotonic()
+            sys.stderr.write(f"{what}: {done} of {of} questions\n")
+
+    return say
+
+
+def examine(
+    model: LoadedModel, mode: Mode, cases: Sequence[Case], tell: Callable[[int, int], None] | None = None
+) -> dict[str, float]:
+    """Part of the cases answered exactly right: by group, and over all image and all recall questions.
+
+    Args:
+        model: The checkpoint.
+        mode: How to serve.
+        cases: The questions.
+        tell: Hears after each question how many are done, and of how many.
+    """
     examinee = Examinee(model, mode, max(len(case.prompt) for case in cases))
     right: dict[str, list[bool]] = defaultdict(list)
-    for case in cases:
+    for done, case in enumerate(cases, 1):
         rows = model.encode_image(case.picture) if case.picture else None
         good = model.tokenizer.decode(examinee.answer(case.prompt, rows)) == case.answer
         right[case.group].append(good)
         right[case.group.split()[0]].append(good)
+        if tell:
+            tell(done, len(cases))
     return {group: sum(found) / len(found) for group, found in sorted(right.items())}
 
 
@@ -171,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"epd-reference evaluate: {given.model_path or PACKAGED}: {fault}\n")
         return 2
     cases = quiz(model, given.cases, given.seed)
-    results = {mode.name: examine(model, mode, cases) for mode in MODES}
+    results = {mode.name: examine(model, mode, cases, progress(mode.name)) for mode in MODES}
     sys.stdout.write((json.dumps(results, indent=2) if given.json else table(results)) + "\n")
     return 0
 

@@ -6,14 +6,12 @@ that is faster than two threads in one process.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,23 +26,19 @@ from epd_workers.reference.model.loaded import LoadedModel
 from epd_workers.reference.model.tokenizer import Tokenizer
 from epd_workers.reference.model.transformer import Transformer, initialise
 from epd_workers.reference.training import vocabulary
-from epd_workers.reference.training.arguments import number, whole
 from epd_workers.reference.training.drafting import teach
-from epd_workers.reference.training.evaluate import MODES, Examinee, examine, quiz
+from epd_workers.reference.training.evaluate import MODES, Examinee, examine, progress, quiz
 from epd_workers.reference.training.learner import Learner, Score
 from epd_workers.reference.training.optimizer import Muon
 from epd_workers.reference.training.sample import Batch, Writer
 from epd_workers.reference.training.schedule import Stage, rate, stage
+from epd_workers.reference.training.settings import STATE, Settings, Unfit, begin, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-STEPS: Final = 950
-TOWER_STEPS: Final = 1100
-DRAFT_STEPS: Final = 80
-RATE: Final = 7e-3
 _TOWER_RATE: Final = 4e-3
 _TOWER_PART: Final = 0.15
 _CELLS_WEIGHT: Final = 1.0
@@ -58,31 +52,7 @@ PROBE: Final = {
 """What a server asks a checkpoint before it calls itself ready."""
 _TOWER: Final = ("vision.", "aligner.", "shape.", "colour.", "place.")
 _SAVE_SECONDS: Final = 240.0
-STATE: Final = "training.pt"
 _INTERRUPTED: Final = 130
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the command line says."""
-
-    out: Path
-    tower_steps: int
-    steps: int
-    draft_steps: int
-    seed: int
-    rate: float
-    processes: int
-    minutes: float
-    cases: int
-    resume: bool
-    log: Path | None
-    report_seconds: float
-
-    @property
-    def made(self) -> dict[str, int | float]:
-        """What a run that goes on must have in common with the one that it goes on from."""
-        return {"seed": self.seed, "steps": self.steps, "rate": self.rate, "processes": self.processes}
 
 
 @dataclass
@@ -136,8 +106,10 @@ class Trainer:
     def run(self) -> None:
         """Train the trunk, then the draft, and save."""
         steps = self.settings.steps
-        if self.first == 0:
+        if not self.settings.resume:
             self._teach_tower()
+            if self.rank == 0:
+                self._keep(0)
         for step in range(self.first, steps):
             self.step(step)
             self._report(step, steps, "trunk")
@@ -262,6 +234,7 @@ class Trainer:
         """Save what a later run can go on from."""
         state = {
             "step": step,
+            "seconds": time.monotonic() - self.began,
             **self.settings.made,
             "model": self.model.state_dict(),
             "probe": self.learner.probe.state_dict(),
@@ -270,16 +243,17 @@ class Trainer:
         }
         beside = self.settings.out / f".{STATE}.new"
         torch.save(state, beside)
-        beside.replace(self.settings.out / STATE)  # a run that is stopped now leaves the old one whole
+        beside.replace(self.settings.state)  # a run that is stopped now leaves the old one whole
         self.saved = time.monotonic()
 
     def _restore(self) -> None:
-        state: dict[str, Any] = torch.load(self.settings.out / STATE, weights_only=True)
+        state: dict[str, Any] = torch.load(self.settings.state, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.learner.probe.load_state_dict(state["probe"])
         self.learner.readers.load_state_dict(state["readers"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.first = state["step"]
+        self.began -= state["seconds"]
 
     def _report(self, step: int, steps: int, what: str) -> None:
         now, tally = time.monotonic(), self.tally
@@ -308,71 +282,62 @@ class Trainer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and write a checkpoint directory; the exit status."""
-    settings = _parse(argv)
-    fault = _unfit(settings)
-    if fault:
-        sys.stderr.write(f"epd-reference train: {fault}\n")
+    settings = parse(argv)
+    try:
+        spent = begin(settings)
+    except Unfit as error:
+        sys.stderr.write(f"epd-reference train: {error}\n")
         return 2
     vocabulary.write(settings.out / "tokenizer.json")
     began = time.monotonic()
     try:
         _run(settings)
+        minutes = round((spent + time.monotonic() - began) / 60, 1)
+        _spawned(_examine, (settings, minutes), 1)
     except KeyboardInterrupt:
-        kept = "go on with --resume" if (settings.out / STATE).exists() else "nothing was kept yet"
+        kept = "go on with --resume" if settings.state.exists() else "nothing was kept yet"
         sys.stderr.write(f"epd-reference train: stopped; {kept}\n")
         return _INTERRUPTED
-    minutes = round((time.monotonic() - began) / 60, 1)
-    facts = {name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")}
+    return 0
+
+
+def _run(settings: Settings) -> None:
+    with tempfile.TemporaryDirectory() as meeting:
+        _spawned(_work, (settings, meeting), settings.processes)
+
+
+def _spawned(work: Callable[..., None], arguments: tuple[object, ...], count: int) -> None:
+    """Work in processes of their own, even in one: how it computes must not become how its caller does."""
+    context = spawn(work, arguments, nprocs=count, join=False)
+    assert context is not None
+    try:
+        while not context.join():
+            pass
+    finally:
+        # An interrupt may have come to this process alone, which would wait for them at its end.
+        for process in context.processes:
+            process.terminate()
+            process.join()
+
+
+def _examine(_rank: int, settings: Settings, minutes: float) -> None:
+    """Ask the new checkpoint what it was not taught, and write down how it was made."""
+    torch.set_num_threads(1)
     model = LoadedModel.load(settings.out)
-    found = examine(model, MODES[0], quiz(model, settings.cases))
-    accuracy = {group: round(part, 4) for group, part in found.items()}
+    found = examine(model, MODES[0], quiz(model, settings.cases), progress("examination"))
     probe = PROBE if _knows(model) else None
     if probe is None:
         sys.stderr.write("epd-reference train: this checkpoint cannot answer the question that servers ask at their ")
         sys.stderr.write("start, so they will ask none: train longer\n")
-    report = {**facts, "minutes": minutes, "cases": settings.cases, "accuracy": accuracy, "probe": probe}
+    report = {
+        **{name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")},
+        "minutes": minutes,
+        "cases": settings.cases,
+        "accuracy": {group: round(part, 4) for group, part in found.items()},
+        "probe": probe,
+        "checkpoint": model.config.digest,
+    }
     (settings.out / "training.json").write_text(json.dumps(report, indent=2) + "\n")
-    return 0
-
-
-def _unfit(settings: Settings) -> str:
-    """Why a run cannot begin or go on; empty if it can."""
-    path = settings.out / STATE
-    try:
-        settings.out.mkdir(parents=True, exist_ok=True)
-        if settings.log is not None:
-            settings.log.open("a").close()
-        state = torch.load(path, weights_only=True) if settings.resume else settings.made
-    except OSError as error:
-        if settings.resume and not path.exists():
-            return f"--resume: {path} is missing; leave --resume out to begin anew"
-        return f"{error.filename or settings.out} cannot be written: {error.strerror or error}"
-    except Exception as error:  # noqa: BLE001 - torch raises nearly anything for a damaged file
-        first = str(error).partition("\n")[0]
-        return f"--resume: {path} cannot be read: {first}; leave --resume out to begin anew"
-    if not isinstance(state, dict):
-        return f"--resume: {path} is no state of a run; leave --resume out to begin anew"
-    other = [
-        f"--{name} is {value}, was {state[name]}"
-        for name, value in settings.made.items()
-        if state.get(name, value) != value
-    ]
-    return f"--resume: another run was begun in {settings.out}: {'; '.join(other)}" if other else ""
-
-
-def _run(settings: Settings) -> None:
-    """Train in processes of their own, even in one: how it computes must not become how its caller does."""
-    with tempfile.TemporaryDirectory() as meeting:
-        context = spawn(_work, (settings, meeting), nprocs=settings.processes, join=False)
-        assert context is not None
-        try:
-            while not context.join():
-                pass
-        finally:
-            # An interrupt may have come to this process alone, which would wait for them at its end.
-            for process in context.processes:
-                process.terminate()
-                process.join()
 
 
 def _knows(model: LoadedModel) -> bool:
@@ -395,34 +360,6 @@ def _work(rank: int, settings: Settings, meeting: str) -> None:
     Trainer(settings, rank).run()
     if settings.processes > 1:
         distributed.destroy_process_group()
-
-
-def _parse(argv: Sequence[str] | None) -> Settings:
-    parser = argparse.ArgumentParser(
-        prog="epd-reference train",
-        description="Train the small model on pictures and stories that it draws itself. The same seed and steps give "
-        "the same weights on the same machine; another machine may differ in the last bits, and then in more.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--out", type=Path, required=True, help="checkpoint directory to write")
-    parser.add_argument("--tower-steps", type=whole(0), default=TOWER_STEPS, help="steps of the tower (%(default)s)")
-    parser.add_argument("--steps", type=whole(1), default=STEPS, help="steps of the trunk (%(default)s)")
-    parser.add_argument("--draft-steps", type=whole(0), default=DRAFT_STEPS, help="steps of the draft (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and world (%(default)s)")
-    parser.add_argument("--rate", type=number(zero=False), default=RATE, help="highest learning rate (%(default)s)")
-    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="(%(default)s)")
-    parser.add_argument(
-        "--minutes", type=number(zero=True), default=40.0, help="budget, only shown beside the time taken"
-    )
-    parser.add_argument(
-        "--cases", type=whole(1), default=60, help="held-out questions of each sort behind it (%(default)s)"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on from the training.pt in --out")
-    parser.add_argument("--log", type=Path, help="append every progress line to this file")
-    parser.add_argument(
-        "--report-seconds", type=number(zero=True), default=10.0, help="between progress lines (%(default)s)"
-    )
-    return Settings(**vars(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
