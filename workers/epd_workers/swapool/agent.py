@@ -33,6 +33,7 @@ SETTINGS: Final = {
     "MC_RPC_TIMEOUT_MS": "50",
     "MC_RPC_CONNECT_TIMEOUT_MS": "50",
     "MC_STORE_CLIENT_SETUP_RETRIES": "1",
+    "MC_LOG_LEVEL": "ERROR",
     "GLOG_minloglevel": "2",
 }
 NO_LIBRARY: Final = (

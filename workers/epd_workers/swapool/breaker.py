@@ -72,9 +72,18 @@ class Breaker:
             self._generation += 1
             self._period = self._first if opened else min(2 * self._period, self._ceiling)
             self._until = self._clock() + self._period
-            self._reason = reason
+            if opened:
+                self._reason = reason
         if opened:
             log.warning("%s: %s; answering without it, asking again in %.1f s", self._name, reason, self._period)
+
+    def explain(self, reason: str) -> None:
+        """Report why calls have failed, if that was found out only when they had been given up."""
+        with self._lock:
+            if not self._period or reason == self._reason:
+                return
+            self._reason = reason
+        log.warning("%s: %s", self._name, reason)
 
     def succeeded(self, ticket: int) -> None:
         """Report an answer in time."""

@@ -18,6 +18,10 @@ class Full(Exception):
     """The server works and has no room for this window."""
 
 
+class Taken(Exception):
+    """The server works, and another writer has this key in hand at this moment."""
+
+
 class Oversize(Exception):
     """The server holds something under this key that is larger than any window."""
 
@@ -50,6 +54,7 @@ class Session(Protocol):
         Raises:
             Unavailable: No usable answer; the window may be stored or not.
             Full: It is not stored.
+            Taken: Another writer's may be.
         """
 
     def close(self) -> None:

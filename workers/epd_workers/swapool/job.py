@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from epd_workers.swapool.engine import Full, Oversize, Unavailable
+from epd_workers.swapool.engine import Full, Oversize, Taken, Unavailable
 from epd_workers.swapool.header import judge, seal
 from epd_workers.swapool.lookup import Verdict
 
@@ -32,21 +32,21 @@ class Reading:
         key: What is asked for.
         lookup: Who asks.
         clock: Unix seconds.
-        late: Called if there is an answer and nobody to take it.
+        late: Called with the answer that nobody takes any more.
     """
 
     key: Key
     lookup: Lookup
     clock: Callable[[], float]
-    late: Callable[[], None]
+    late: Callable[[Verdict], None]
 
     def run(self, session: Session) -> None:
         """Ask the server, unless the caller left while this waited for its turn."""
         if self.lookup.ready:
             return
         verdict = self._verdict(session)
-        if not self.lookup.answer(verdict) and not verdict.fault:
-            self.late()
+        if not self.lookup.answer(verdict):
+            self.late(verdict)
 
     def _verdict(self, session: Session) -> Verdict:
         try:
@@ -93,6 +93,8 @@ class Writing:
             session.write(self.key.text, head, self.data, self.ttl, deadline)
         except Full:
             return "full", ""
+        except Taken:
+            return "taken", ""
         except Unavailable as error:
             return "timeout" if time.monotonic() >= deadline else "error", str(error)
         except Exception as error:

@@ -50,7 +50,7 @@ class Lookup:
         return self._done.is_set()
 
     def wait(self) -> Window | None:
-        """Return the window as soon as it is there; None as soon as there will be none, at the latest at the deadline."""
+        """Return the window as soon as it is there; None as soon as there will be none, at the deadline at latest."""
         if not self._done.is_set():
             self._done.wait(max(0.0, self.deadline - time.monotonic()))
         return self.take()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Got = Literal["hit", "miss", "expired", "mismatch", "timeout", "breaker", "busy", "error"]
-Put = Literal["stored", "full", "timeout", "breaker", "busy", "error"]
+Put = Literal["stored", "full", "taken", "timeout", "breaker", "busy", "error"]
 Operation = Literal["get", "put"]
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1)
 AGES: Final = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800)

@@ -13,16 +13,19 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from epd_workers.swapool.agent import GET, LONGEST_MESSAGE, PUT, READY, REPLY, REQUEST
-from epd_workers.swapool.engine import Full, Oversize, Unavailable
+from epd_workers.swapool.engine import Full, Oversize, Taken, Unavailable
 from epd_workers.swapool.header import SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The store's codes: https://kvcache-ai.github.io/Mooncake, error codes of the store.
+# Codes of Mooncake's store (mooncake-store/include/types.h).
 NO_ROOM: Final = -200
 TOO_SMALL: Final = -600
-ABSENT: Final = -704
+# Between the start and the end of this put another one began.
+NOT_OURS: Final = -601
+# What is the matter with one object: absent, being written, gone while it was read.
+OBJECT: Final = range(-799, -699)
 # A call that takes longer hangs: it is not worth a thread, and the process it hangs in is ended.
 STALL: Final = 1.0
 # Loading the library and joining takes 0.2 s on an idle core.
@@ -88,7 +91,7 @@ class _Session:
 
     def read(self, key: str, deadline: float) -> tuple[memoryview, memoryview] | None:
         code = self._agent.call(self._index, REQUEST.pack(GET, self._slot) + key.encode(), deadline)
-        if code == ABSENT:
+        if code in OBJECT:
             return None
         if code == TOO_SMALL:
             raise Oversize
@@ -103,6 +106,8 @@ class _Session:
         code = self._agent.call(self._index, REQUEST.pack(PUT, size) + key.encode(), deadline)
         if code == NO_ROOM:
             raise Full(f"the store answers with code {code}")
+        if code == NOT_OURS or code in OBJECT:
+            raise Taken(f"the store answers with code {code}")
         if code != 0:
             raise Unavailable(f"the store answers with code {code}")
 
@@ -122,6 +127,7 @@ class _Agent:
         self._control: socket.socket | None = None
         self._channels: list[socket.socket] = []
         self._closed = False
+        self._said = ""
 
     def call(self, index: int, request: bytes, deadline: float) -> int:
         """Make one call in the process.
@@ -156,12 +162,14 @@ class _Agent:
             Unavailable: It does not run by the deadline, or there is a reason for it not to.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise Unavailable("the store's client is not ready yet")
+            raise Unavailable(self._said or "the store's client is not ready yet")
         try:
             if self._closed:
                 raise Unavailable("closed")
             if self._process is None:
-                self._start()
+                self._said = self._start()
+            if self._said:
+                raise Unavailable(self._said)
             return self._channels[index]
         finally:
             self._lock.release()
@@ -176,7 +184,8 @@ class _Agent:
             self._stop()
             os.close(self._descriptor)
 
-    def _start(self) -> None:
+    def _start(self) -> str:
+        """Start the process; return why it does not run, or nothing if it does."""
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(self._slots + 1)]
         theirs = [pair[1] for pair in pairs]
         numbers = [each.fileno() for each in theirs]
@@ -193,11 +202,11 @@ class _Agent:
         try:
             said = self._control.recv(LONGEST_MESSAGE)
         except OSError as error:
-            self._stop()
-            raise Unavailable(f"the store's client did not start: {error}") from error
-        if said != READY:
-            self._stop()
-            raise Unavailable(said.decode(errors="replace") or "the store's client ended at its start")
+            said = f"the store's client did not start: {error}".encode()
+        if said == READY:
+            return ""
+        self._stop()
+        return said.decode(errors="replace") or "the store's client ended at its start"
 
     def _end(self, channel: socket.socket) -> None:
         """End the process that this channel leads to, if it has not been replaced already."""

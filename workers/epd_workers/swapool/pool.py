@@ -105,7 +105,7 @@ class Pool:
         useless = not deadline > (0 if self._direct is not None else MARGIN)
         ticket = None if self._closed or useless else self._reading.admit()
         lookup = Lookup(begun + max(0.0, patience), partial(self._settled, begun, ticket))
-        reading = Reading(key, lookup, self._clock, self.metrics.late)
+        reading = Reading(key, lookup, self._clock, self._late)
         if ticket is None:
             lookup.settle(Verdict("timeout" if useless else "breaker"))
         elif self._direct is not None:
@@ -161,6 +161,12 @@ class Pool:
             self._reading.failed(ticket, verdict.fault)
         elif verdict.result != "timeout":
             self._reading.succeeded(ticket)
+
+    def _late(self, verdict: Verdict) -> None:
+        if verdict.fault:
+            self._reading.explain(verdict.fault)
+        else:
+            self.metrics.late()
 
     def _stored(self, ticket: int, size: int, result: Put, fault: str) -> None:
         self.metrics.put(result, size if result == "stored" else 0)

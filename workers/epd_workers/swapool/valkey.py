@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # The longest line before a value: "$", a length, and the line's end; an error's text is cut there.
 LINE: Final = 512
-SOONEST: Final = 0.001
+CONNECT: Final = 1.0
 
 
 class Valkey:
@@ -60,7 +60,7 @@ class _Session:
 
     def open(self, deadline: float) -> None:
         try:
-            self._connect(deadline)
+            self._connect(max(CONNECT, deadline - time.monotonic()))
         except (OSError, ValkeyError) as error:
             raise self._gone(error) from error
 
@@ -127,19 +127,22 @@ class _Session:
 
     def _send(self, deadline: float, *pieces: bytes) -> None:
         try:
-            sock = self._connect(deadline)
+            sock = self._connect(CONNECT)
+            if time.monotonic() > deadline:
+                # The next call finds the connection ready: a slow start must not mean no start.
+                raise Unavailable(f"{self._address}: it took long to connect")
             for piece in pieces:
                 self._patience(deadline)
                 sock.sendall(piece)
         except (OSError, ValkeyError) as error:
             raise self._gone(error) from error
 
-    def _connect(self, deadline: float) -> socket.socket:
+    def _connect(self, timeout: float) -> socket.socket:
         connection = self._connection
         # A server that was started anew has closed what was open: that must not cost every session a lookup.
         if connection._sock is not None and _readable(connection._sock):  # noqa: SLF001 - see the module's docstring
             connection.disconnect()
-        connection.socket_timeout = connection.socket_connect_timeout = max(SOONEST, deadline - time.monotonic())
+        connection.socket_timeout = connection.socket_connect_timeout = timeout
         connection.connect()
         sock: socket.socket = connection._sock  # noqa: SLF001 - see the module's docstring
         return sock

