@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
+import xxhash
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -23,6 +25,15 @@ def test_what_was_put_comes_back() -> None:
     assert judge(NAME, HEAD, DATA, NOW + 12.5) == Window(DATA, replayed=False, age=12.5)
     replayed = seal(NAME, DATA, ttl=300, created=NOW, replayed=True)
     assert judge(NAME, replayed, DATA, NOW) == Window(DATA, replayed=True, age=0.0)
+
+
+def test_the_bytes_of_the_header() -> None:
+    """Other versions read them: a change needs another schema."""
+    facts = b"SWAW", 1, 1, 4, 128, 1024, SPACE.digest, NAME.digest, 1_800_000_000_000, 300_000, len(DATA)
+    head = seal(NAME, DATA, ttl=300, created=NOW, replayed=True)
+    assert head[:56] == struct.pack("<4sBBHII16s8sQII", *facts)
+    assert SPACE.digest.hex() == "70b2cbabe94c57d95725dfe7e474ac4e"
+    assert head[56:] == xxhash.xxh3_64_digest(head[:56] + DATA)[::-1]
 
 
 @given(st.integers(0, 8 * (len(HEAD) + len(DATA)) - 1))

@@ -30,7 +30,8 @@ class Namespace:
         window: Rows of a full window.
         row_bytes: Bytes of one row of one layer.
         page_size: Tokens of a page; windows are kept at page boundaries.
-        tenant: Who may share: the deployment and the salt of its requests. Different ones never share.
+        tenant: The deployment.
+        salt: What the request says about whom it may share with.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Namespace:
     row_bytes: int
     page_size: int
     tenant: str = ""
+    salt: str = ""
 
     def __post_init__(self) -> None:
         """Check the sizes.
@@ -69,8 +71,8 @@ class Namespace:
         return self.layers * self.window * self.row_bytes
 
     def salted(self, salt: str) -> Self:
-        """Return the namespace of requests with this salt; without one, this namespace itself."""
-        return replace(self, tenant=json.dumps([self.tenant, salt])) if salt else self
+        """Return the namespace of requests with this salt."""
+        return replace(self, salt=salt)
 
 
 @dataclass(frozen=True)
