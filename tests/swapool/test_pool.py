@@ -196,6 +196,20 @@ def test_one_verdict_per_lookup() -> None:
     assert not pool.fault, "the caller was in a hurry; the deadline had not passed"
 
 
+def test_a_lookup_waits_for_its_deadline_and_no_longer() -> None:
+    gate = threading.Event()
+    pool = Pool(Faulty(reading=blocking(gate)), SPACE.largest, breakers=Never)
+
+    def waited() -> float:
+        begun = time.perf_counter()
+        assert pool.get(key(1), DEADLINE) is None
+        return time.perf_counter() - begun
+
+    assert any(0.8 * DEADLINE < median(waited() for _ in range(11)) <= DEADLINE for _ in range(5))
+    gate.set()
+    pool.close()
+
+
 def test_a_storm_of_timeouts_leaves_nothing_behind() -> None:
     """1,000 lookups and 1,000 puts of a server that hangs: the same threads, the same buffers, and all come back."""
     gate = threading.Event()

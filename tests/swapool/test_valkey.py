@@ -167,6 +167,21 @@ def test_frozen(server: ValkeyServer, opened: Opening) -> None:
     assert not pool.fault
 
 
+def test_a_late_answer_answers_no_other_question(server: ValkeyServer, opened: Opening) -> None:
+    """What a server that was frozen has to say about one window never reaches the lookup of the next."""
+    pool = opened(server.url, readers=1, breakers=Never)
+    first, second = fill(pool, 2)
+    server.freeze()
+    assert pool.get(first, DEADLINE) is None
+    lookup = pool.begin(second, PATIENT)
+    time.sleep(0.1)
+    server.thaw()
+    window = lookup.wait()
+    assert window
+    assert window.data == rows(second)
+    assert count(pool, "get", "mismatch") == 0
+
+
 def test_frozen_at_start(server: ValkeyServer, opened: Opening) -> None:
     server.freeze()
     begun = time.perf_counter()
