@@ -35,11 +35,15 @@ class Lookup:
     Args:
         deadline: Monotonic seconds after which an answer is too late.
         settled: Called once, with the verdict, by whichever thread brings it about.
+        done: Called after that, when the lookup is ready.
     """
 
-    def __init__(self, deadline: float, settled: Callable[[Verdict], None]) -> None:
+    def __init__(
+        self, deadline: float, settled: Callable[[Verdict], None], done: Callable[[], None] | None = None
+    ) -> None:
         self.deadline = deadline
         self._settled = settled
+        self._tell = done
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._verdict: Verdict | None = None
@@ -80,4 +84,6 @@ class Lookup:
         # The books are closed before the caller goes on: the next lookup must find the breaker as this one left it.
         self._settled(verdict)
         self._done.set()
+        if self._tell is not None:
+            self._tell()
         return True

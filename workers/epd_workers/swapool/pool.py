@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from epd_workers.swapool.breaker import Breaker
 from epd_workers.swapool.header import SIZE
+from epd_workers.swapool.history import History
 from epd_workers.swapool.job import Reading, Writing
 from epd_workers.swapool.lane import Lane
 from epd_workers.swapool.lookup import Lookup, Verdict
@@ -44,6 +45,7 @@ class Pool:
         writers: Windows stored at the same time.
         depth: Further lookups, and further windows, that may wait for one of these.
         metrics: Where to count.
+        history: Where to remember what became of everything.
         breakers: Makes the two breakers, given their names.
         clock: Unix seconds.
     """
@@ -57,10 +59,12 @@ class Pool:
         writers: int = WRITERS,
         depth: int = DEPTH,
         metrics: Metrics | None = None,
+        history: History | None = None,
         breakers: Callable[[str], Breaker] = Breaker,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.metrics = metrics or Metrics()
+        self._history = history or History()
         self._engine = engine
         self._size = size
         self._clock = clock
@@ -92,19 +96,21 @@ class Pool:
         window = self.begin(key, deadline).wait()
         return None if window is None else window.data
 
-    def begin(self, key: Key, deadline: float) -> Lookup:
+    def begin(self, key: Key, deadline: float, done: Callable[[], None] | None = None) -> Lookup:
         """Start a lookup and return at once.
 
         Args:
             key: The window.
             deadline: Seconds from now; an answer after that counts for nothing.
+            done: Called once when the verdict has fallen, by the thread that brought it about, which may be this one
+                before this returns. Must neither raise nor wait.
         """
         begun = time.monotonic()
         # What never waits needs no watch: a pause of this very process would be taken for a fault of the server.
         patience = LONGEST_WAIT if self._direct is not None else min(deadline, LONGEST_WAIT) - MARGIN
         useless = not deadline > (0 if self._direct is not None else MARGIN)
         ticket = None if self._closed or useless else self._reading.admit()
-        lookup = Lookup(begun + max(0.0, patience), partial(self._settled, begun, ticket))
+        lookup = Lookup(begun + max(0.0, patience), partial(self._settled, begun, ticket), done)
         reading = Reading(key, lookup, self._clock, self._late)
         if ticket is None:
             lookup.settle(Verdict("timeout" if useless else "breaker"))
@@ -125,18 +131,18 @@ class Pool:
         """
         if len(data) != key.size or key.size > self._size or not 0 < ttl < math.inf:
             log.error("a window of %d bytes for %s, to be kept for %s s: dropped", len(data), key.text, ttl)
-            self.metrics.put("error")
+            self._dropped("error")
             return
         ticket = None if self._closed else self._writing.admit()
         if ticket is None:
-            self.metrics.put("breaker")
+            self._dropped("breaker")
             return
         done = partial(self._stored, ticket, key.size)
         writing = Writing(key, bytes(data), ttl, self._clock(), replayed, done)
         if self._direct is not None:
             writing.run(self._direct)
         elif not self._lanes[1].submit(writing):
-            self.metrics.put("busy")
+            self._dropped("busy")
 
     def drain(self, timeout: float) -> bool:
         """Wait until all that was handed in is stored or dropped; False if that took longer than `timeout` seconds."""
@@ -153,6 +159,7 @@ class Pool:
 
     def _settled(self, begun: float, ticket: int | None, verdict: Verdict) -> None:
         self.metrics.got(verdict.result, time.monotonic() - begun)
+        self._history.got(verdict)
         if verdict.window is not None:
             self.metrics.hit(len(verdict.window.data), verdict.window.age)
         if ticket is None or verdict.result == "busy":
@@ -168,7 +175,12 @@ class Pool:
         else:
             self.metrics.late()
 
+    def _dropped(self, result: Put) -> None:
+        self.metrics.put(result)
+        self._history.put(result)
+
     def _stored(self, ticket: int, size: int, result: Put, fault: str) -> None:
+        self._history.put(result, failed=bool(fault))
         self.metrics.put(result, size if result == "stored" else 0)
         if fault:
             self._writing.failed(ticket, fault)
