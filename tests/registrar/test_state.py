@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from epd_workers.registrar.metrics import Metrics
-from epd_workers.registrar.replay import parse
+from epd_workers.registrar.report import parse
 from epd_workers.registrar.state import View, document, tally
 from tests.registrar.test_membership import pod, worker_for
-from tests.registrar.test_replay import RUNNING, SHOWN
+from tests.registrar.test_report import POOL, RUNNING, SHOWN
 
 PREFILL = pod("demo-prefill-1")
 DECODE = pod("demo-decode-1", role="decode", ip="10.0.0.2")
@@ -41,6 +41,7 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "inFlight": 2,
                 "reason": "",
                 "replay": None,
+                "swaPool": None,
             },
             {
                 "pod": "demo-prefill-1",
@@ -55,6 +56,7 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "inFlight": 0,
                 "reason": "",
                 "replay": None,
+                "swaPool": None,
             },
         ],
         "encoders": [
@@ -69,15 +71,19 @@ def test_the_document_of_a_deployment_that_serves() -> None:
     }
 
 
-def test_a_pod_that_said_something_of_replay_shows_it() -> None:
-    said = parse({"replay": RUNNING})
-    assert said is not None
-    view = View(pods=(PREFILL, DECODE, pod("other", ip="10.0.0.8")))
-    shown = document(view, pod="", version="", engine_port=30000, replays={PREFILL.uid: said})
-    assert {worker["pod"]: worker["replay"] for worker in shown["workers"]} == {
-        "demo-decode-1": None,
-        "demo-prefill-1": SHOWN,
-        "other": None,
+def test_what_a_pod_said_of_itself_is_shown() -> None:
+    view = View(pods=(PREFILL, DECODE, pod("other", ip="10.0.0.8"), pod("third", ip="10.0.0.9")))
+    reports = {
+        PREFILL.uid: parse({"replay": RUNNING, "swa_pool": POOL}),
+        "uid-other": parse({"replay": RUNNING, "swa_pool": POOL | {"fault": "no word"}}),
+        "uid-third": parse({"swa_pool": POOL | {"fault": "Unreachable"}}),
+    }
+    shown = document(view, pod="", version="", engine_port=30000, reports=reports)
+    assert {worker["pod"]: (worker["replay"], worker["swaPool"]) for worker in shown["workers"]} == {
+        "demo-decode-1": (None, None),
+        "demo-prefill-1": (SHOWN, POOL),
+        "other": (SHOWN, None),
+        "third": (None, POOL | {"fault": "Unreachable"}),
     }
 
 

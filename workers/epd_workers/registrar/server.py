@@ -11,7 +11,7 @@ from epd_workers.registrar.state import document, tally
 if TYPE_CHECKING:
     from epd_workers.registrar.loop import Loop
     from epd_workers.registrar.metrics import Metrics
-    from epd_workers.registrar.replay import ReplayWatch
+    from epd_workers.registrar.survey import Survey
 
 
 class Server:
@@ -19,7 +19,7 @@ class Server:
 
     Args:
         loop: the membership loop.
-        replays: what the prefill pods say of bounded replay.
+        survey: what the prefill pods say of themselves.
         metrics: the process's metrics.
         pod: name of this router pod.
         version: the router program's name and version.
@@ -27,10 +27,10 @@ class Server:
     """
 
     def __init__(
-        self, loop: Loop, replays: ReplayWatch, metrics: Metrics, *, pod: str, version: str, engine_port: int
+        self, loop: Loop, survey: Survey, metrics: Metrics, *, pod: str, version: str, engine_port: int
     ) -> None:
         self._loop = loop
-        self._replays = replays
+        self._survey = survey
         self._metrics = metrics
         self._pod = pod
         self._version = version
@@ -48,7 +48,7 @@ class Server:
     async def _state(self, _: web.Request) -> web.Response:
         view = await self._loop.fresh()
         doc = document(
-            view, pod=self._pod, version=self._version, engine_port=self._engine_port, replays=self._replays.known
+            view, pod=self._pod, version=self._version, engine_port=self._engine_port, reports=self._survey.known
         )
         return web.json_response(doc)
 

@@ -14,9 +14,9 @@ from epd_workers.registrar.access import access
 from epd_workers.registrar.directory import Directory
 from epd_workers.registrar.loop import Loop
 from epd_workers.registrar.metrics import Metrics
-from epd_workers.registrar.replay import ReplayWatch
 from epd_workers.registrar.router import Router
 from epd_workers.registrar.server import Server
+from epd_workers.registrar.survey import Survey
 from epd_workers.registrar.watch import PodWatch
 
 if TYPE_CHECKING:
@@ -83,16 +83,16 @@ async def run(settings: Settings) -> AsyncIterator[None]:
         )
         directory = Directory(session, settings.encoder_port)
         loop = Loop(watch, router, directory, metrics, wake, engine_port=settings.engine_port, resync=settings.resync)
-        replays = ReplayWatch(session, watch, metrics, engine_port=settings.engine_port)
+        survey = Survey(session, watch, metrics, engine_port=settings.engine_port)
         server = Server(
-            loop, replays, metrics, pod=settings.pod, version=settings.version, engine_port=settings.engine_port
+            loop, survey, metrics, pod=settings.pod, version=settings.version, engine_port=settings.engine_port
         )
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
             await web.TCPSite(runner, *settings.listen).start()
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(part.run()) for part in (watch, loop, replays)]
+                tasks = [group.create_task(part.run()) for part in (watch, loop, survey)]
                 yield
                 for task in tasks:
                     task.cancel()

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epd_workers.registrar.membership import ROUTED_ROLES, Standing, Worker, standings
+from epd_workers.registrar.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from epd_workers.registrar.pod import Pod
-    from epd_workers.registrar.replay import Replay
 
 SCHEMA = 1
 
@@ -34,7 +34,7 @@ class View:
 
 
 def document(
-    view: View, *, pod: str, version: str, engine_port: int, replays: Mapping[str, Replay] | None = None
+    view: View, *, pod: str, version: str, engine_port: int, reports: Mapping[str, Report] | None = None
 ) -> dict[str, Any]:
     """The state document.
 
@@ -43,18 +43,18 @@ def document(
         pod: name of this router pod.
         version: the router program's name and version.
         engine_port: port of the engines' HTTP servers.
-        replays: pod uid -> what the pod says of bounded replay.
+        reports: pod uid -> what the pod says of itself.
 
     Returns:
         JSON: schema, pod, compatKeys, router, workers, encoders; every list sorted by pod name.
     """
     judged = standings(view.pods)
     by_name = sorted(view.pods, key=lambda p: (p.name, p.uid))
-    said = replays or {}
+    said = reports or {}
     workers = [
         {
             **_worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port),
-            "replay": _replay(said.get(p.uid)),
+            **_said(said.get(p.uid, Report())),
         }
         for p in by_name
         if p.role in ROUTED_ROLES
@@ -102,8 +102,11 @@ def _worker(pod: Pod, standing: Standing, entry: Worker | None, port: int) -> di
     }
 
 
-def _replay(said: Replay | None) -> dict[str, Any] | None:
-    return None if said is None else said.document()
+def _said(report: Report) -> dict[str, Any]:
+    return {
+        "replay": report.replay and report.replay.document(),
+        "swaPool": report.swa_pool and report.swa_pool.document(),
+    }
 
 
 def _state(standing: Standing, entry: Worker | None) -> tuple[str, str]:

@@ -1,0 +1,141 @@
+"""What the prefill pods say of themselves, asked from the pods one by one.
+
+The tricky idea: this runs beside the membership loop and never inside it. An engine in the middle of a long step
+answers late or not at all, and who is a member must not wait for that; so what is known here is as old as it may be,
+and a pod that does not answer keeps what it said last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+import aiohttp
+
+from epd_workers.registrar.report import Report, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from epd_workers.registrar.metrics import Metrics
+    from epd_workers.registrar.pod import Pod
+
+log = logging.getLogger(__name__)
+
+TICK = 1.0
+# Between two questions to one pod; its counters need not be fresher than the operator's look at rest.
+PERIOD = 15.0
+# After an answer without a report: an engine that has none does not learn it while the pod lives, but an image may.
+ABSENT_PERIOD = 300.0
+TIMEOUT = aiohttp.ClientTimeout(total=2, connect=1)
+SIZE_LIMIT = 1 << 20
+CONCURRENCY = 4
+
+
+class PodSource(Protocol):
+    """Where the pods come from."""
+
+    @property
+    def pods(self) -> list[Pod] | None:
+        """The pods as last seen, None before anything was seen."""
+
+
+class Survey:
+    """Asks every prefill pod that is Ready, each at its own pace.
+
+    Args:
+        session: shared HTTP session.
+        source: the pods.
+        metrics: where to count.
+        engine_port: port of the engines' HTTP servers.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        source: PodSource,
+        metrics: Metrics,
+        *,
+        engine_port: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._source = source
+        self._metrics = metrics
+        self._engine_port = engine_port
+        self._clock = clock
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._due: dict[str, float] = {}
+        self._known: dict[str, Report] = {}
+        self._complained: set[str] = set()
+
+    @property
+    def known(self) -> Mapping[str, Report]:
+        """Pod uid to what it said last; absent where it said nothing."""
+        return self._known
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(TICK)
+
+    async def look(self) -> None:
+        """Ask every pod whose turn it is."""
+        pods = self._source.pods or []
+        self._forget({pod.uid for pod in pods})
+        now = self._clock()
+        turn = [pod for pod in pods if _answers(pod) and self._due.get(pod.uid, now) <= now]
+        await asyncio.gather(*(self._ask(pod) for pod in turn))
+
+    async def _ask(self, pod: Pod) -> None:
+        self._due[pod.uid] = self._clock() + PERIOD
+        try:
+            async with self._slots:
+                found = parse(await self._info(f"{pod.url(self._engine_port)}/server_info"))
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
+            # What it said last stands: a busy engine has not changed its mind.
+            self._complain(pod, str(error) or repr(error))
+            return
+        if found.faults:
+            self._complain(pod, "; ".join(found.faults))
+        else:
+            self._complained.discard(pod.uid)
+        if found == Report():
+            self._known.pop(pod.uid, None)
+            self._due[pod.uid] = self._clock() + ABSENT_PERIOD
+        else:
+            self._known[pod.uid] = found
+
+    async def _info(self, url: str) -> object:
+        async with self._session.get(url, timeout=TIMEOUT, allow_redirects=False) as response:
+            if HTTPStatus.BAD_REQUEST <= response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                return None  # an engine that has no such page, or wants a key for it, reports nothing
+            response.raise_for_status()
+            raw = await response.content.read(SIZE_LIMIT + 1)
+            while len(raw) <= SIZE_LIMIT and (more := await response.content.read(SIZE_LIMIT)):
+                raw += more
+        if len(raw) > SIZE_LIMIT:
+            raise ValueError(f"the answer is longer than {SIZE_LIMIT} bytes")
+        return json.loads(raw)
+
+    def _complain(self, pod: Pod, why: str) -> None:
+        self._metrics.error("engine")
+        if pod.uid not in self._complained:
+            self._complained.add(pod.uid)
+            log.warning("%s does not tell all of itself: GET /server_info: %s; asking on", pod.name, why)
+
+    def _forget(self, uids: Collection[str]) -> None:
+        for uid in self._due.keys() - uids:
+            del self._due[uid]
+            self._known.pop(uid, None)
+            self._complained.discard(uid)
+
+
+def _answers(pod: Pod) -> bool:
+    return pod.role == "prefill" and pod.ready and not pod.deleting and bool(pod.ip)
