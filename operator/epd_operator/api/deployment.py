@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from epd_operator.api.marker import ListType, Rule
 from epd_operator.api.names import MAX_GROUP_NAME, MAX_NAME, ROLES
+from epd_operator.api.pool import SwaPool
 from epd_operator.api.role import Resources, Roles, SecretKey
 from epd_operator.api.scalar import (
     PRINTABLE,
@@ -263,6 +264,8 @@ class Spec(Base):
     """The pods of each role."""
     transfer: Transfer = Transfer()
     """How key/value pages travel from prefill to decode."""
+    swa_pool: SwaPool = SwaPool()
+    """Where window keys and values wait for the next turn; its settings restart no pod, its mode prefill pods only."""
     router: Router = Router()
     """The router in front of the roles."""
     network_policy: NetworkPolicy = NetworkPolicy()

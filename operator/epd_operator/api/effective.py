@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epd_operator.api import quantity
+from epd_operator.api import duration, names, quantity
 from epd_operator.api.names import BOOTSTRAP_PORT, RoleName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.api.deployment import DeepSeekV41Deployment, Spec
-    from epd_operator.api.pod import PodOverrides
+    from epd_operator.api.pod import PodOverrides, PodPlacement
+    from epd_operator.api.pool import PoolMode, SwaPool
     from epd_operator.api.role import Role, SecretKey
     from epd_operator.engines.profile import Facts, Profile
 
@@ -23,6 +24,10 @@ MIB = 2**20
 ROUTER_CPU = "1"
 ROUTER_MEMORY = "512Mi"
 ROUTER_TIMEOUT_SECONDS = 1800
+POOL_MEMORY = "8Gi"
+IN_PROCESS_MEMORY = "256Mi"
+POOL_TTL = "300s"
+POOL_DEADLINE = "20ms"
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,29 @@ class EffectiveRole:
 
 
 @dataclass(frozen=True)
+class EffectiveSwaPool:
+    """The pool of windows with nothing left open.
+
+    Attributes:
+        mode: `InProcess`, `Valkey` or `Mooncake`.
+        memory: windows in each server (Valkey: one; Mooncake: each store) or in each prefill pod, a quantity.
+        memory_bytes: the same in bytes.
+        stores: servers that hold windows: Mooncake's stores, the one Valkey, none in process.
+        ttl: seconds that a window is kept.
+        deadline: seconds that a request waits for its window at most.
+        pod: placement of the pool's pods.
+    """
+
+    mode: PoolMode
+    memory: str
+    memory_bytes: int
+    stores: int
+    ttl: float
+    deadline: float
+    pod: PodPlacement
+
+
+@dataclass(frozen=True)
 class EffectiveRouter:
     """The router with nothing left open, except the image: None stands for the operator release's own."""
 
@@ -87,6 +115,8 @@ class Effective:
         acknowledged: ids of rules whose refusal the user overrides.
         fetches: whether engine pods read from outside the cluster.
         roles: declared roles only, in the order encode, prefill, decode.
+        swa_pool: None when there is none.
+        tenant: what keeps its windows and stored pages apart from those of other deployments.
     """
 
     name: str
@@ -107,6 +137,8 @@ class Effective:
     roles: Mapping[RoleName, EffectiveRole]
     router: EffectiveRouter
     network_policy: bool
+    swa_pool: EffectiveSwaPool | None
+    tenant: str
 
     @property
     def longest_grace_seconds(self) -> int:
@@ -161,6 +193,8 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
         roles=MappingProxyType(roles),
         router=_router(document),
         network_policy=spec.network_policy.enabled,
+        swa_pool=_pool(spec.swa_pool),
+        tenant=names.tenant(document.metadata.namespace, document.metadata.name),
     )
 
 
@@ -214,4 +248,20 @@ def _router(document: DeepSeekV41Deployment) -> EffectiveRouter:
         service_port=router.service.port,
         service_annotations=MappingProxyType(dict(router.service.annotations)),
         api_key=router.api_key_secret,
+    )
+
+
+def _pool(pool: SwaPool) -> EffectiveSwaPool | None:
+    if pool.mode is None or pool.mode == "Disabled":
+        return None
+    memory = pool.memory or (IN_PROCESS_MEMORY if pool.mode == "InProcess" else POOL_MEMORY)
+    servers = {"InProcess": 0, "Valkey": 1}.get(pool.mode, pool.stores or 1)
+    return EffectiveSwaPool(
+        mode=pool.mode,
+        memory=memory,
+        memory_bytes=int(quantity.parse(memory) or 0),
+        stores=servers,
+        ttl=float(duration.parse(pool.ttl or POOL_TTL) or 0),
+        deadline=float(duration.parse(pool.deadline or POOL_DEADLINE) or 0),
+        pod=pool.pod,
     )

@@ -24,6 +24,10 @@ RoleName: TypeAlias = Literal["encode", "prefill", "decode"]
 ROLES: Final[tuple[RoleName, ...]] = ("encode", "prefill", "decode")
 ROUTER: Final = "router"
 COMPONENTS: Final[tuple[str, ...]] = (*ROLES, ROUTER)
+SWA_POOL: Final = "swa-pool"
+"""Component of the one server of a pool: Valkey, or the master of Mooncake's stores."""
+SWA_POOL_STORE: Final = "swa-pool-store"
+"""Component of Mooncake's stores."""
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
@@ -52,6 +56,20 @@ ROUTER_METRICS_PORT: Final = 29000
 REGISTRAR_PORT: Final = 8081
 OPERATOR_METRICS_PORT: Final = 8080
 OPERATOR_PROBES_PORT: Final = 8090
+VALKEY_PORT: Final = 6379
+MOONCAKE_PORT: Final = 50051
+MOONCAKE_METRICS_PORT: Final = 9003
+MOONCAKE_CLIENT_PORTS: Final = (12300, 12399)
+"""First and last port on which a Mooncake store answers the master."""
+MOONCAKE_TRANSFER_PORTS: Final = (15000, 15099)
+"""First and last port on which a Mooncake store moves bytes."""
+SWA_POOL_HEALTH_PORT: Final = 8088
+"""Where whatever runs a pool's server answers `/health` and `/metrics`."""
+
+SWA_POOL_FOLDER: Final = "/etc/epd/swa-pool"
+"""Where an engine's pod finds the configuration of its pool."""
+SWA_POOL_FILE: Final = "pool.json"
+"""Name of the file there, and of the key of the ConfigMap."""
 
 
 def workload(name: str, role: str, revision: str) -> str:
@@ -77,6 +95,21 @@ def client_service(name: str) -> str:
 def bootstrap_service(name: str) -> str:
     """Name of the headless Service over the prefill pods."""
     return component(name, "prefill")
+
+
+def swa_pool(name: str) -> str:
+    """Name of the pool's ConfigMap, and of the Deployment and Service of Valkey or of Mooncake's master."""
+    return component(name, SWA_POOL)
+
+
+def swa_pool_store(name: str) -> str:
+    """Name of the Deployment of Mooncake's stores."""
+    return component(name, SWA_POOL_STORE)
+
+
+def tenant(namespace: str, name: str) -> str:
+    """What keeps the windows and stored pages of one deployment apart from those of every other."""
+    return f"{namespace}/{name}"
 
 
 def engine_account(name: str) -> str:

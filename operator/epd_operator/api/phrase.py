@@ -18,6 +18,8 @@ TYPES: Final = ("must be a valid ", "must be true or false")
 _LABEL: Final = "must be lower-case letters, digits and dashes, with a letter or digit at both ends"
 _PATTERNS: Final[Mapping[str, str]] = {
     scalar.QUANTITY: "must be an amount above zero: a number, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti",
+    scalar.DURATION: "must be a length of time: numbers, each with its unit h, m, s or ms in this order, such as 300s "
+    "or 1h30m",
     scalar.DNS_LABEL: _LABEL,
     scalar.DNS_SUBDOMAIN: "must be lower-case letters, digits, dashes and dots, each part with a letter or digit at "
     "both ends",

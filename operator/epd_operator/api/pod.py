@@ -33,7 +33,7 @@ _SOURCES = ("configMap", "emptyDir", "image", "persistentVolumeClaim", "secret")
 
 
 class Toleration(Base):
-    """A taint that the role's pods accept."""
+    """A taint that the pods accept."""
 
     key: Text | None = None
     """Taint key; absent with operator Exists accepts every taint."""
@@ -48,7 +48,7 @@ class Toleration(Base):
 
 
 class TopologySpread(Base):
-    """How evenly the role's pods are spread; selects the role's own pods unless labelSelector is given."""
+    """How evenly the pods are spread; selects the same pods unless labelSelector is given."""
 
     max_skew: Annotated[int, Field(ge=1, le=1000)]
     """Largest allowed difference between two domains."""
@@ -175,8 +175,8 @@ class VolumeMount(Base):
     """Mount it read-only."""
 
 
-class PodOverrides(Base):
-    """Scheduling, volumes and metadata of the role's pods."""
+class PodPlacement(Base):
+    """Where pods run, and their metadata."""
 
     node_selector: LabelMap = Field(default_factory=dict)
     """Node labels that a node must have."""
@@ -205,6 +205,11 @@ class PodOverrides(Base):
     """Extra pod labels."""
     annotations: AnnotationMap = Field(default_factory=dict)
     """Extra pod annotations."""
+
+
+class PodOverrides(PodPlacement):
+    """Scheduling, volumes and metadata of a role's pods."""
+
     volumes: Annotated[list[Volume], Field(max_length=32), ListType("map", ("name",))] = Field(default_factory=list)
     """Extra volumes: configMap, emptyDir, image, persistentVolumeClaim or secret."""
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=32), ListType("map", ("mountPath",))] = Field(

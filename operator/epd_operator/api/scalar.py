@@ -30,6 +30,9 @@ PRINTABLE = r"^[!-~]+$"  # no \s: RE2, Rust and Python do not agree on which cha
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 QUANTITY = r"^([1-9][0-9]*(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+# One number a unit, the largest unit first, and at most six digits: their sum then fits what Go and CEL count in.
+_NUMBER = r"[0-9]{1,6}(\.[0-9]{1,3})?"
+DURATION = rf"^({_NUMBER}h)?({_NUMBER}m)?({_NUMBER}s)?({_NUMBER}ms)?$"
 # Neither RE2 nor this can look ahead, so a part is spelled as: no dot first, one dot then another, two dots then more.
 _PART = r"([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+)"
 RELATIVE_PATH = rf"^({_PART}(/{_PART})*/?)?$"
@@ -39,6 +42,13 @@ VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 def _quantity(value: Any) -> Any:
     # A whole number is written bare in YAML; True is an int in Python but not a quantity.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _duration(value: Any) -> Any:
+    bare = isinstance(value, int | float) and not isinstance(value, bool)
+    if bare:
+        raise ValueError(f'must have a unit: write "{value}s" for seconds, or one of h, m, ms')
+    return value
 
 
 def _argument(value: Any) -> Any:
@@ -57,6 +67,7 @@ ImageReference: TypeAlias = Annotated[str, Field(min_length=1, max_length=512, p
 Quantity: TypeAlias = Annotated[
     str, Field(max_length=32, pattern=QUANTITY), BeforeValidator(_quantity), IntOrString(minimum=1)
 ]
+Duration: TypeAlias = Annotated[str, Field(min_length=1, max_length=32, pattern=DURATION), BeforeValidator(_duration)]
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 HighPort: TypeAlias = Annotated[int, Field(ge=1024, le=65535)]
 Replicas: TypeAlias = Annotated[int, Field(ge=0, le=1000)]

@@ -16,6 +16,7 @@ ConditionType: TypeAlias = Literal[
     "PrefillReady",
     "DecodeReady",
     "RouterReady",
+    "SwaPoolReady",
     "ReplayEffective",
     "Reconciling",
     "Stalled",

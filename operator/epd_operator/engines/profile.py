@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from epd_operator.engines.commandline import render
 
@@ -64,6 +64,8 @@ class Context:
         args: effective flags of the role (the user's, and what other fields imply).
         layout_key: what two pods must share before they exchange pages: the compatibility key.
         nodes: pods of one engine; above 1 each of them is started with this command line.
+        tenant: what keeps its windows and stored pages apart from those of other deployments.
+        pool: whether the configuration of a pool of windows is mounted, which may be empty.
     """
 
     document: Mapping[str, Any]
@@ -74,6 +76,8 @@ class Context:
     args: Mapping[str, Any]
     layout_key: str
     nodes: int = 1
+    tenant: str = ""
+    pool: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,8 @@ class Profile:
             flags; only what differs from the defaults of the version.
         look: what the engine makes of a spec and the effective flags of its roles.
         fetches: whether pods read from outside the cluster (weights of a hub, pictures by their address).
+        pool: roles that read the configuration of a pool of windows, and when it is mounted: `always`, so that pods
+            stay when the user changes the mode, or only `with` a pool. Empty where the engine uses none.
     """
 
     engine_type: str
@@ -163,6 +169,7 @@ class Profile:
     environment: tuple[Mapping[str, Any], ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    pool: Mapping[RoleName, Literal["always", "with"]] = field(default_factory=dict)
 
     @property
     def default_platform(self) -> str:
@@ -203,6 +210,15 @@ class Profile:
     def command(self, role: RoleName, context: Context) -> list[str]:
         """The whole command line; its first word is the program."""
         return [*self.program, *render(self.options(role, context), self.args(role))]
+
+    def reads_pool(self, role: RoleName, *, exists: bool) -> bool:
+        """Whether the configuration of a pool of windows is mounted in a role's pods.
+
+        Args:
+            role: the pods' role.
+            exists: whether the user asks for a pool.
+        """
+        return self.pool.get(role) in ({"always", "with"} if exists else {"always"})
 
     def env(self, role: RoleName) -> list[dict[str, Any]]:
         """Variables that the operator sets for a role."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, RoleName
+from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, SWA_POOL_FILE, SWA_POOL_FOLDER, RoleName
 from epd_operator.engines.flag import Catalogue, FlagSpec
 from epd_operator.engines.profile import (
     REPLAY_REPORT,
@@ -84,6 +84,9 @@ _SERVING: Final = (
     ),
     FlagSpec("chunked-prefill-size", type="int", default=512, minimum=1, help="prompt tokens computed in one step"),
     FlagSpec("max-total-tokens", type="int", default=65536, minimum=1, help="tokens that all pages hold together"),
+    FlagSpec("kv-disk-path", help="directory for the key/value pages of finished prompts; none are kept without it"),
+    FlagSpec("kv-disk-bytes", type="int", default=2**30, minimum=1, help="most bytes of pages in that directory"),
+    FlagSpec("kv-disk-hours", type="float", default=72.0, minimum=0.01, help="hours that a page is kept there"),
     FlagSpec("handshake-timeout", type="float", minimum=0.01, help="seconds to wait for the other half of a request"),
     FlagSpec("silence-timeout", type="float", minimum=0.01, help="seconds of silence before a peer counts as lost"),
 )
@@ -137,6 +140,14 @@ _OWNED: Final = (
         help="seconds that requests may go on after SIGTERM",
     ),
 )
+_KEEPING: Final = (
+    FlagSpec("swa-pool-config", owner="spec.swaPool", help="file that says where the pool of windows is"),
+    FlagSpec(
+        "tenant",
+        owner="it is the namespace and the name of the deployment",
+        help="whose windows and stored pages are used; others' are not found",
+    ),
+)
 # Prefill and decode read the same prompt: one that takes images and one that refuses them must never be paired.
 _VISION: Final = FlagSpec(
     "vision", default="remote", identity=True, owner="spec.roles.encode", help="where images are encoded"
@@ -173,6 +184,8 @@ def _options(role: RoleName, context: Context) -> dict[str, Any]:
         "encoder-bootstrap-port": ENCODER_PORT,
         "model-path": context.model_path,
         "layout-key": context.layout_key,
+        "tenant": None if role == "encode" else context.tenant or None,
+        "swa-pool-config": f"{SWA_POOL_FOLDER}/{SWA_POOL_FILE}" if context.pool else None,
     }
 
 
@@ -225,8 +238,8 @@ def _probes(_role: RoleName, startup_minutes: int, _leads: bool) -> dict[str, Pr
 
 _CATALOGUE: Final[Mapping[RoleName, Catalogue]] = {
     "encode": _catalogue(*_SHARED, *_OWNED),
-    "prefill": _catalogue(*_PREFILL, *_OWNED, _VISION),
-    "decode": _catalogue(*_SERVING, *_OWNED, _VISION),
+    "prefill": _catalogue(*_PREFILL, *_OWNED, *_KEEPING, _VISION),
+    "decode": _catalogue(*_SERVING, *_OWNED, *_KEEPING, _VISION),
 }
 
 REFERENCE: Final = Profile(
@@ -256,4 +269,6 @@ REFERENCE: Final = Profile(
     look=_look,
     fetches=_fetches,
     environment=({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},),
+    # A decode pod reads it whether or not there is a pool: what it answers is lost when it restarts.
+    pool={"prefill": "with", "decode": "always"},
 )
