@@ -13,6 +13,7 @@ from epd_workers.reference.engine.check import check_handover, check_prompt
 from epd_workers.reference.engine.job import Job, Piece
 from epd_workers.reference.engine.request import EngineFailed, Handover, Step
 from epd_workers.reference.engine.scheduler import EncodeJob, Scheduler
+from epd_workers.reference.engine.store import ALONE, Stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,14 +77,19 @@ class Engine:
     InvalidRequest, EngineFailed; resume also LayoutMismatch; encode also BadImage.
     """
 
-    def __init__(self, model: LoadedModel, limits: Limits) -> None:
+    def __init__(self, model: LoadedModel, limits: Limits, stores: Stores = ALONE) -> None:
         """Make the pools; the model thread waits for `start`.
+
+        Args:
+            model: The weights.
+            limits: How much is taken on at a time.
+            stores: Where to look for what others computed, and to leave what they may use; not closed here.
 
         Raises:
             ValueError: The page size does not suit the model's layers, or the caches are too large for this machine.
         """
         self._model = model
-        self._scheduler = Scheduler(model, limits)
+        self._scheduler = Scheduler(model, limits, stores)
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -64,19 +64,29 @@ class ImageSpan:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids with one placeholder per image row, and the rows themselves (none on the decode leg)."""
+    """What is to be answered.
+
+    Attributes:
+        token_ids: With one placeholder per image row.
+        images: The rows themselves; none on the decode leg.
+        salt: Prompts of different salts share nothing, whatever their tokens.
+    """
 
     token_ids: Sequence[int]
     images: Sequence[ImageSpan] = ()
+    salt: str = ""
 
     @staticmethod
-    def build(tokenizer: Tokenizer, parts: Sequence[Part], images: Sequence[Tensor | ImageRef] = ()) -> Prompt:
+    def build(
+        tokenizer: Tokenizer, parts: Sequence[Part], images: Sequence[Tensor | ImageRef] = (), salt: str = ""
+    ) -> Prompt:
         """Join rendered parts; slot i takes images[i].
 
         Args:
             tokenizer: Turns text into ids.
             parts: What `Tokenizer.render` returned, or any sequence of ids, texts and slots.
             images: Per slot index, embeddings [tokens, hidden] or, where they are not held here, an `ImageRef`.
+            salt: Whom the request may share with.
 
         Raises:
             InvalidRequest: A slot without image, or an image without slot.
@@ -98,7 +108,7 @@ class Prompt:
                 ids.extend([part] if isinstance(part, int) else tokenizer.encode(part))
         if sorted(used) != list(range(len(images))):
             raise InvalidRequest(f"image slots are {used}, images are 0..{len(images) - 1}: give one image per slot")
-        return Prompt(ids, spans)
+        return Prompt(ids, spans, salt)
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,7 @@ class Handover:
         page_size: Tokens per page.
         layout: Digest of everything that the bytes depend on.
         seed: The seed in use, also when the request named none.
+        exact: Whether the entries are those of a run that nothing interrupted.
     """
 
     first: Step
@@ -202,6 +213,7 @@ class Handover:
     page_size: int
     layout: str
     seed: int
+    exact: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -234,7 +246,8 @@ class Limits:
         max_queued_requests: Requests that may wait for pages.
         chunked_prefill_size: Prompt rows of a step, all requests together.
         cache_type: Format of the caches.
-        replay: Name of the preset of decoder bounded replay; None runs every layer on every row.
+        replay: Name of the preset of decoder bounded replay; None runs every layer on every row. For decode, prefill's:
+            it says which layers' windows a pool keeps.
         encoder_replay: On a prefix hit run the window's rows again instead of keeping windows.
         prefix_cache: Keep finished requests' pages for others.
         window_cache_tokens: Tokens whose windows are kept for others.
@@ -313,16 +326,19 @@ class Load:
 class ReplayState:
     """Whether bounded replay runs, and what it saved.
 
-    A half is active once it has left something out, and stays so.
+    A half is active once it has left something out, or gone on from a window that others left, and stays so.
 
     Attributes:
         decoder_active: Late layers were left out on some prompt's rows.
         decoder_reason: Why not; empty if active.
         preset: The rule in force; empty if decoder replay is off.
-        encoder_active: Rows before a prefix hit's end were run again.
+        encoder_active: Rows before a prefix hit's end were run again, or a window of the pool was adopted instead.
         encoder_reason: Why not; empty if active.
         work: Rows times layers of all prompts since the start.
-        spared: Rows of prefix hits that the encoder half did not run again, of those hits where it ran some.
+        spared: Rows of prefix hits that the encoder half did not run again, of those hits where it ran some or adopted
+            a window.
+        adopted: Requests that went on from a window of the pool.
+        avoided: Rows that they did not run thereby: what a replay would have run for them, less what they ran.
     """
 
     decoder_active: bool
@@ -332,3 +348,5 @@ class ReplayState:
     encoder_reason: ReplayReason
     work: Work
     spared: int
+    adopted: int = 0
+    avoided: int = 0

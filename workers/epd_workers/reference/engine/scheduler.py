@@ -22,6 +22,7 @@ from epd_workers.reference.engine.request import (
     Step,
 )
 from epd_workers.reference.engine.run import Run
+from epd_workers.reference.engine.store import ALONE, Stores
 from epd_workers.reference.model.replay import PRESETS, Work
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Scheduler:
     `submit`, `abort`, `load`, `flush` and `close` may be called from any thread; `step` from one.
     """
 
-    def __init__(self, model: LoadedModel, limits: Limits) -> None:
+    def __init__(self, model: LoadedModel, limits: Limits, stores: Stores = ALONE) -> None:
         """Make the pools.
 
         Raises:
@@ -62,6 +63,7 @@ class Scheduler:
         """
         self._model = model
         self._limits = limits
+        self._stores = stores
         self._changed = threading.Condition()
         self._pool = Pool(limits)
         self._memory = Memory(model.geometry(limits.page_size, limits.cache_type), limits)

@@ -18,7 +18,7 @@ from epd_workers.reference.model.batch import Batch, Rows, fresh_rows, lay_out, 
 from epd_workers.reference.model.hyper import collapse
 from epd_workers.reference.model.interface import Extend, Output
 from epd_workers.reference.model.layer import State
-from epd_workers.reference.model.replay import Preset, Work
+from epd_workers.reference.model.replay import Preset, Work, early_layers
 from epd_workers.reference.model.rope import layer_frequencies, rotation
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class Forward:
 
     @property
     def _first_late(self) -> int:
-        layers = self._text.num_hidden_layers
-        return layers if self._replay is None else min(self._replay.first_late(self._text), layers)
+        return early_layers(self._replay, self._text)
 
     def _batch(self, extends: Sequence[Extend], ids: Tensor) -> Batch:
         replay = self._replay if self._first_late < self._text.num_hidden_layers else None

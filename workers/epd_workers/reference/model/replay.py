@@ -76,6 +76,12 @@ class Work:
         )
 
 
+def early_layers(preset: Preset | None, text: TextConfig) -> int:
+    """How many layers from the first one on run on all rows; None runs all of them."""
+    layers = text.num_hidden_layers
+    return layers if preset is None else min(preset.first_late(text), layers)
+
+
 def tail_rows(preset: Preset | None, rows: int, window: int, *, whole: bool) -> int:
     """How many of a request's `rows` of this step the late layers run: the last ones.
 
