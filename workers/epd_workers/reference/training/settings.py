@@ -14,7 +14,7 @@ from epd_workers.reference.training.arguments import number, whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STEPS: Final = 950
+STEPS: Final = 1050
 TOWER_STEPS: Final = 1100
 DRAFT_STEPS: Final = 80
 RATE: Final = 7e-3
