@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from epd_workers.reference.cache.disk.page import StoredPage
     from epd_workers.swapool.header import Window
 
 
@@ -61,31 +62,19 @@ class WindowStore(Protocol):
         """Count tokens that did not have to, thanks to a window."""
 
 
-@dataclass(frozen=True)
-class StoredPage:
-    """The global entries of a page of tokens.
-
-    Attributes:
-        data: As `cache.wire` writes them.
-        replayed: Whether they only approximate those of an uninterrupted run.
-    """
-
-    data: bytes
-    replayed: bool
-
-
 class PageFetch(Protocol):
-    """Pages that were asked for.
-
-    Attributes:
-        pages: Those that were found, from the first one on without a gap; complete once ready.
-    """
-
-    pages: Sequence[StoredPage]
+    """Pages that were asked for."""
 
     @property
     def ready(self) -> bool:
         """Whether nothing more will come."""
+
+    @property
+    def pages(self) -> Sequence[StoredPage]:
+        """Those that were found, from the first one on without a gap; nothing comes once they have been asked for."""
+
+    def cancel(self) -> None:
+        """Nobody wants them any more."""
 
 
 class PageStore(Protocol):
