@@ -75,15 +75,21 @@ def turns(page: int = PAGE, rerun: int = WINDOW) -> tuple[Turn, ...]:
     return tuple(_turns(rows, page, rerun))
 
 
-def gaps(found: Sequence[Turn]) -> list[float]:
-    """Seconds from when a window was last published to when a turn comes back to it, for all that come back, sorted."""
-    published: dict[Boundary, float] = {}
-    waited = []
+def pauses(found: Sequence[Turn]) -> list[float]:
+    """For each turn that comes back to a window, the longest pause of its conversation so far, in seconds; sorted.
+
+    A pause is from when the window was last published to when a turn comes back to it.
+    """
+    published: dict[Boundary, tuple[float, float]] = {}
+    longest = []
     for turn in found:
+        pause = 0.0
         if turn.looks in published:
-            waited.append(turn.at - published[turn.looks])
-        published.update(dict.fromkeys(turn.publishes, turn.at))
-    return sorted(waited)
+            at, before = published[turn.looks]
+            pause = max(before, turn.at - at)
+            longest.append(pause)
+        published.update(dict.fromkeys(turn.publishes, (turn.at, pause)))
+    return sorted(longest)
 
 
 def rate(found: Sequence[Turn]) -> float:

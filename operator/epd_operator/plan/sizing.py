@@ -1,8 +1,11 @@
 """How many windows a pool holds, and how many returning turns find theirs.
 
 A window is not deleted when it is found, so a pool fills at the pace at which windows are published, and a window lives
-until its time is up or until so many younger ones have come that it has to go, whichever is sooner. A turn finds its
-window if its conversation paused for less than that.
+until its time is up or until so many younger ones have come that it has to go, whichever is sooner.
+
+The tricky idea: *one miss is the conversation's last word.* A turn that does not find its window rebuilds it by a
+replay, which approximates; what follows approximates too, and approximate windows are not published. So a turn finds
+its window if the longest pause of its conversation so far, not merely the last one, was shorter than a window's life.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from epd_operator.plan.gaps import SECONDS
+from epd_operator.plan.gaps import LONGEST_PAUSES, RETURNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +35,7 @@ size classes, windows of 1.495 MB), 0.008 to 0.024 with valkey-server 9.1 of val
 MOONCAKE_FILL: Final = 0.9
 """Share of its memory that a store fills before it evicts: `-eviction_high_watermark_ratio` of mooncake_master, whose
 default this is (0.3.13)."""
+_HALVINGS: Final = 50
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,8 @@ def held(mode: Mode, memory: int, window_bytes: int, stores: int = 1) -> int:
             return stores * int(MOONCAKE_FILL * memory / window_bytes)
 
 
-def windows_per_turn(page_size: int, rerun: int) -> float:
-    """Windows that the end of a prompt leaves behind, on average over where in a page it ends.
+def windows_per_turn(page_size: int, rerun: int, ends: int = 1) -> float:
+    """Windows that a turn leaves behind, on average over where in a page it ends.
 
     One for every page boundary that a longer prompt may come back to: the last, and those before it that a prompt which
     is longer by less than `rerun` tokens comes back to, as its own last `rerun` tokens run in any case.
@@ -118,41 +122,90 @@ def windows_per_turn(page_size: int, rerun: int) -> float:
     Args:
         page_size: Tokens of a page.
         rerun: Rows at a prompt's end that run in any case: the window with decoder replay, else 1.
+        ends: Places where a turn leaves some: 1 at its prompt's end, 2 if decode publishes at the answer's end, too.
     """
-    return 1 + (rerun - 1) / page_size
+    return ends * (1 + (rerun - 1) / page_size)
 
 
-def lifetime(windows: int, turns_per_second: float, per_turn: float) -> float:
-    """Seconds until a full pool has replaced all its windows; infinite without turns."""
-    published = turns_per_second * per_turn
-    return windows / published if published else math.inf
+def hit_share(life: float) -> float:
+    """Share of the returning turns that find their window, from 0 to 1.
+
+    Read off the conversations of a public trace (`gaps`), not off an assumed distribution; between two of its quantiles
+    it runs straight.
+
+    Args:
+        life: Seconds that a window lives.
+    """
+    after = bisect_right(LONGEST_PAUSES, life)
+    if after == 0:
+        return 0.0
+    if after == len(LONGEST_PAUSES):
+        return 1.0
+    low, high = LONGEST_PAUSES[after - 1], LONGEST_PAUSES[after]
+    return (after - 1 + (life - low) / (high - low)) / (len(LONGEST_PAUSES) - 1)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a pool can take.
+
+    Attributes:
+        windows: That it holds.
+        per_turn: That a turn leaves behind, unless it came after a miss.
+    """
+
+    windows: int
+    per_turn: float
+
+    def hit_share(self, ttl: float, turns_per_second: float) -> float:
+        """Share of the returning turns that find their window.
+
+        Args:
+            ttl: Seconds that a window may be used for.
+            turns_per_second: First turns of conversations included.
+        """
+        return hit_share(min(ttl, self.lifetime(ttl, turns_per_second)))
+
+    def lifetime(self, ttl: float, turns_per_second: float) -> float:
+        """Seconds until the pool, once full, has replaced all its windows; infinite without turns.
+
+        The fewer hit, the fewer publish, and the longer windows live: there is one length of life at which both agree.
+
+        Args:
+            ttl: Seconds that a window may be used for.
+            turns_per_second: First turns of conversations included.
+        """
+        if not turns_per_second:
+            return math.inf
+        low, high = (self.windows / (turns_per_second * self.per_turn * share) for share in (1.0, 1 - RETURNING))
+        for _ in range(_HALVINGS):
+            life = (low + high) / 2
+            if life * turns_per_second * self.per_turn * publishing(min(ttl, life)) < self.windows:
+                low = life
+            else:
+                high = life
+        return low
+
+    def highest_rate(self, ttl: float) -> float:
+        """Turns a second up to which a window's time to live decides, and not the pool's memory."""
+        return self.windows / needed(ttl, 1, self.per_turn)
 
 
 def needed(ttl: float, turns_per_second: float, per_turn: float) -> float:
-    """Windows that a pool must hold for none to go before its time."""
-    return ttl * turns_per_second * per_turn
-
-
-def highest_rate(windows: int, ttl: float, per_turn: float) -> float:
-    """Turns a second up to which a window's time to live decides, and not the pool's memory."""
-    return windows / (ttl * per_turn)
-
-
-def hit_share(ttl: float, lived: float = math.inf) -> float:
-    """Share of the returning turns that find their window, from 0 to 1.
-
-    Read off the pauses between turns of a public trace of conversations (`gaps`), not off an assumed distribution;
-    between two of its quantiles it runs straight.
+    """Windows that a pool must hold for none to go before its time.
 
     Args:
         ttl: Seconds that a window may be used for.
-        lived: Seconds until a full pool has replaced it.
+        turns_per_second: First turns of conversations included.
+        per_turn: Windows that a turn leaves behind.
     """
-    longest = min(ttl, lived)
-    after = bisect_right(SECONDS, longest)
-    if after == 0:
-        return 0.0
-    if after == len(SECONDS):
-        return 1.0
-    low, high = SECONDS[after - 1], SECONDS[after]
-    return (after - 1 + (longest - low) / (high - low)) / (len(SECONDS) - 1)
+    return ttl * turns_per_second * per_turn * publishing(ttl)
+
+
+def publishing(life: float) -> float:
+    """Share of all turns that publish: the first ones of conversations, and those that found their window.
+
+    Args:
+        life: Seconds that a window lives.
+    """
+    return 1 - RETURNING * (1 - hit_share(life))
