@@ -7,9 +7,10 @@ The tricky idea: a layer's mode follows from four short lists alone (`LayerPlan`
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from epd_workers.reference.model.document import plain, read
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -309,8 +310,8 @@ class Config:
         if not isinstance(image, int) or isinstance(image, bool):
             faults.append(f"image_token_id is {image!r}: must be an integer")
             image = 0
-        text = _read(TextConfig, data.get("text_config"), "text_config", faults)
-        vision = _read(VisionConfig, data.get("vision_config"), "vision_config", faults)
+        text = read(TextConfig, data.get("text_config"), "text_config", faults, optional=_OPTIONAL)
+        vision = read(VisionConfig, data.get("vision_config"), "vision_config", faults)
         if not faults:
             faults += [f"text_config.{fault}" for fault in text.faults()]
             faults += [f"vision_config.{fault}" for fault in vision.faults()]
@@ -327,8 +328,8 @@ class Config:
             "model_type": MODEL_TYPE,
             "image_token_id": self.image_token_id,
             "quantization_config": QUANTISATION,
-            "text_config": _plain(asdict(self.text)),
-            "vision_config": _plain(asdict(self.vision)),
+            "text_config": plain(asdict(self.text)),
+            "vision_config": plain(asdict(self.vision)),
         }
 
 
@@ -378,67 +379,6 @@ def _out_of_bounds(values: Mapping[str, Any], free: Collection[str]) -> list[str
         elif isinstance(value, float) and value <= 0:
             found.append(f"{name} is {value!r}: must be above 0")
     return found
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _read(kind: type[Any], data: object, where: str, faults: list[str]) -> Any:
-    if not isinstance(data, dict):
-        faults.append(f"{where} is {type(data).__name__}: must be an object")
-        return kind()
-    known = {item.name: item for item in fields(kind)}
-    defaults, given = kind(), {}
-    for name in known:
-        if name not in data and name in _OPTIONAL:
-            continue
-        if name not in data:
-            faults.append(f"{where}.{name} is missing")
-            continue
-        value, default = data[name], getattr(defaults, name)
-        if isinstance(default, RopeScaling):
-            given[name] = _read(RopeScaling, value, f"{where}.{name}", faults)
-        elif not _fits(value, default):
-            faults.append(f"{where}.{name} is {value!r}: must be {_kind(default)}")
-        else:
-            given[name] = _typed(value, default)
-    return replace(defaults, **given)
-
-
-def _typed(value: Any, default: object) -> object:
-    """The value as this field holds it, so that 1 and 1.0 are one configuration."""
-    if isinstance(default, tuple):
-        return tuple(value)
-    return float(value) if isinstance(default, float) else value
-
-
-def _fits(value: object, default: object) -> bool:
-    if default is None:
-        return value is None or _number(value)
-    if isinstance(default, tuple):
-        return isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
-    if isinstance(default, float):
-        return _number(value)
-    return isinstance(value, type(default))
-
-
-def _number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
-        return False
-
-
-def _kind(default: object) -> str:
-    if isinstance(default, tuple):
-        return "a list of integers"
-    words = {bool: "true or false", int: "an integer", float: "a number", str: "a string", type(None): "a number"}
-    return words[type(default)]
 
 
 RELEASED: Final = Config()
