@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from epd_operator.api import names
-from epd_operator.cli import refusal
+from epd_operator.cli import pool, refusal
 from epd_operator.cli.render import Options, planned_for
 from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.engines import advisory, lookup, table, validation
@@ -82,13 +82,32 @@ class Account:
     resolved: tuple[Resolved, ...]
 
 
-def show(paths: Sequence[str], output: Literal["text", "json"], advisories: str | None = None) -> int:
+@dataclass(frozen=True)
+class Explanation:
+    """One object explained.
+
+    Attributes:
+        pool: None where it asks for none.
+    """
+
+    document: Document
+    roles: tuple[Account, ...]
+    pool: pool.Pool | None
+
+
+def show(
+    paths: Sequence[str],
+    output: Literal["text", "json"],
+    advisories: str | None = None,
+    turns_per_second: float | None = None,
+) -> int:
     """Explain every object in files and folders; the exit status.
 
     Args:
         paths: files, folders, or `-` for standard input.
         output: form of the answer.
         advisories: file with engine builds known to misbehave, to be warned of on standard error.
+        turns_per_second: of each deployment, to say how often its pool of windows would hit then.
     """
     try:
         known = advisory.load(Path(advisories)) if advisories else ()
@@ -97,16 +116,16 @@ def show(paths: Sequence[str], output: Literal["text", "json"], advisories: str 
             write(clean(f"epd: {line}"), sys.stderr)
         return 2
     found, status = refusal.accepted(paths, known)
-    explained = [(document, accounts(document)) for document in found]
+    explained = [
+        Explanation(document, tuple(accounts(document)), pool.pool(document, turns_per_second)) for document in found
+    ]
     if output == "json":
-        print(json.dumps({"schema": SCHEMA, "documents": [_record(*pair) for pair in explained]}, indent=2))
+        print(json.dumps({"schema": SCHEMA, "documents": [_record(one) for one in explained]}, indent=2))
         return status
     style = style_of(sys.stdout)
-    for document, roles in explained:
-        write(style("bold", f"{document.source.name}: {document.label}"), sys.stdout)
-        for account in roles:
-            for line in _lines(account, style):
-                write(line, sys.stdout)
+    for one in explained:
+        for line in _text(one, style):
+            write(line, sys.stdout)
     return status
 
 
@@ -239,6 +258,15 @@ class _Origin:
         return place, read(self._data, place)
 
 
+def _text(explanation: Explanation, style: Style) -> Iterator[str]:
+    document = explanation.document
+    yield style("bold", f"{document.source.name}: {document.label}")
+    for account in explanation.roles:
+        yield from _lines(account, style)
+    if explanation.pool is not None:
+        yield from pool.lines(explanation.pool, style)
+
+
 def _lines(account: Account, style: Style) -> Iterator[str]:
     yield ""
     yield style("bold", f"{account.role}: {' '.join(account.program)}")
@@ -268,5 +296,11 @@ def _table(rows: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
         yield f"    {text:<{column}}  {style('dim', source)}"
 
 
-def _record(document: Document, roles: Sequence[Account]) -> dict[str, Any]:
-    return {"file": document.source.name, "name": document.label, "roles": [asdict(account) for account in roles]}
+def _record(explanation: Explanation) -> dict[str, Any]:
+    document = explanation.document
+    return {
+        "file": document.source.name,
+        "name": document.label,
+        "roles": [asdict(account) for account in explanation.roles],
+        "swa_pool": None if explanation.pool is None else asdict(explanation.pool),
+    }

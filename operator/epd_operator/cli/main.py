@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import math
 import os
 import re
 import sys
@@ -99,6 +101,12 @@ def _offline(command: Adder) -> None:
     explain.add_argument(
         "--advisories", metavar="FILE", help="warn of the engine builds in this YAML list, as `validate` does"
     )
+    explain.add_argument(
+        "--turns-per-second",
+        type=_rate,
+        metavar="N",
+        help="of each deployment: say how often its pool of windows would hit then",
+    )
     for target, forms in ((explain, ("text", "json")), (render, ("yaml", "json"))):
         target.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
         target.add_argument("-o", "--output", choices=forms, default=forms[0], help=f"(default: {forms[0]})")
@@ -116,6 +124,13 @@ def _namespace(text: str) -> str:
             "with a letter or digit at both ends"
         )
     return text
+
+
+def _rate(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (found := float(text)) < math.inf:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no rate: give a number above zero, such as 25 or 0.5")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,7 +202,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     from epd_operator.cli import explain
 
-    return explain.show(arguments.paths, arguments.output, arguments.advisories)
+    return explain.show(arguments.paths, arguments.output, arguments.advisories, arguments.turns_per_second)
 
 
 def _render(arguments: argparse.Namespace) -> int:

@@ -75,9 +75,17 @@ def show(paths: Sequence[str], options: Options) -> int:
 
 def planned_for(document: Document, options: Options) -> Plan:
     """The plan for one object on a cluster that holds nothing of it yet."""
+    nothing = Observed(
+        children=(), pods=(), routers=(), conflicts=(), failures=(), now=datetime.fromtimestamp(0, tz=UTC)
+    )
+    return plan(stored(document, options), nothing, _settings(options))
+
+
+def stored(document: Document, options: Options) -> dict[str, Any]:
+    """The object with what the API server would have added to it."""
     metadata = document.data.get("metadata")
     named = dict(metadata) if isinstance(metadata, dict) else {}
-    cr = {
+    return {
         **document.data,
         "metadata": {
             **named,
@@ -86,10 +94,6 @@ def planned_for(document: Document, options: Options) -> Plan:
             "generation": named.get("generation") or 1,
         },
     }
-    nothing = Observed(
-        children=(), pods=(), routers=(), conflicts=(), failures=(), now=datetime.fromtimestamp(0, tz=UTC)
-    )
-    return plan(cr, nothing, _settings(options))
 
 
 def _settings(options: Options) -> Settings:

@@ -67,10 +67,11 @@ exit status: 0 accepted (with --strict: and no warning), 1 refused, 2 something 
 
 EXPLAIN: Final = """\
 Show for each role the final command line and environment, where each part comes from, and what the engine makes of
-it. Works offline.
+it; and of a pool of windows how many it holds, and what share of returning turns will find theirs. Works offline.
 
   epd explain deploy.yaml
   epd explain -o json deploy.yaml
+  epd explain --turns-per-second 25 deploy.yaml   the pool at this rate
 
 exit status: 0 explained, 1 refused (the findings are on standard error), 2 could not be read
 """

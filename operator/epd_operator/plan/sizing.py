@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.plan.gaps import LONGEST_PAUSES, RETURNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Mode = Literal["InProcess", "Valkey", "Mooncake"]
+    from epd_operator.api.pool import PoolMode
 
 # Keys and values share one row in DeepSeek-V4.1: bfloat16 values, or FP8 (E4M3) with a scale byte for every 32.
 _SCALED: Final = 32
@@ -95,7 +95,7 @@ def window(model: Model, args: Mapping[str, Any]) -> Window:
     return Window(layers, WINDOW, model.head_dim + model.head_dim // _SCALED)
 
 
-def held(mode: Mode, memory: int, window_bytes: int, stores: int = 1) -> int:
+def held(mode: PoolMode, memory: int, window_bytes: int, stores: int = 1) -> int:
     """Windows that a pool holds when it is full.
 
     Args:
@@ -111,6 +111,8 @@ def held(mode: Mode, memory: int, window_bytes: int, stores: int = 1) -> int:
             return int(memory / (window_bytes * (1 + VALKEY_OVERHEAD)))
         case "Mooncake":
             return stores * int(MOONCAKE_FILL * memory / window_bytes)
+        case "Disabled":
+            return 0
 
 
 def windows_per_turn(page_size: int, rerun: int, ends: int = 1) -> float:
