@@ -17,11 +17,15 @@ def test_the_flags_that_the_operator_passes() -> None:
         "--encoder-bootstrap-port 8997 --context-length 8192 --page-size 64 --max-running-requests 16 "
         "--max-queued-requests 64 --chunked-prefill-size 512 --max-total-tokens 65536 --kv-cache-dtype bf16 "
         "--prefix-cache on --window-cache-tokens 4096 --decoder-replay off --decoder-replay-preset 0.5.23 "
-        "--encoder-replay on --model-path /models/x --advertise-host 10.0.0.1 --layout-key k"
+        "--encoder-replay on --model-path /models/x --advertise-host 10.0.0.1 --layout-key k "
+        "--swa-pool-config /etc/epd/swa-pool/pool.json --tenant llm/demo --kv-disk-path /pages "
+        "--kv-disk-bytes 1000000 --kv-disk-hours 0.5"
     )
     options = parse(words.split())
     assert options == parse([f"{a}={b}" for a, b in zip(words.split()[::2], words.split()[1::2], strict=True)])
     assert (options.advertise_host, options.layout_key, options.vision) == ("10.0.0.1", "k", "remote")
+    assert (options.kv_disk_path, options.kv_disk_bytes, options.kv_disk_hours) == ("/pages", 10**6, 0.5)
+    assert (options.swa_pool_config, options.tenant) == ("/etc/epd/swa-pool/pool.json", "llm/demo")
 
 
 @pytest.mark.parametrize(
@@ -72,11 +76,47 @@ def test_all_faults_are_told_at_once() -> None:
         ("--role encode --vision off", "--vision is 'off': an encode server encodes images, leave it out"),
         ("--role aggregated --vision remote", "give local or off"),
         ("--role decode --max-total-tokens 10 --page-size 64", "must hold at least one page of 64"),
+        ("--role prefill --swa-pool-config f", "--swa-pool-config is given with --encoder-replay off"),
+        ("--role aggregated --kv-disk-path d", "--kv-disk-path is given with --encoder-replay off"),
+        ("--role prefill --encoder-replay on --swa-pool-config=", "--swa-pool-config is empty: name a file"),
+        ("--role prefill --encoder-replay on --kv-disk-path=", "--kv-disk-path is empty: name a folder"),
+        ("--role decode --kv-disk-hours 72", "--kv-disk-hours is given without --kv-disk-path: name the folder"),
+        ("--role decode --kv-disk-path d", "--kv-disk-path is given without --swa-pool-config"),
+        ("--role encode --kv-disk-bytes 9", "--kv-disk-bytes is given: an encode server keeps no windows"),
     ],
 )
 def test_flags_that_contradict_each_other(words: str, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
         parse(words.split())
+
+
+def test_all_faults_of_pool_and_disk_are_told_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(["--role", "prefill", "--swa-pool-config=", "--kv-disk-bytes", "0", "--kv-disk-hours", "x"])
+    replays = "--swa-pool-config is given with --encoder-replay off, which finds no prefix without its windows: give "
+    replays += "--encoder-replay on, or leave --swa-pool-config out"
+    assert caught.value.faults == (
+        "--kv-disk-bytes is 0: must be at least 1",
+        "--kv-disk-hours is 'x': must be a number",
+        "--swa-pool-config is empty: name a file, or leave it out",
+        "--kv-disk-bytes is given without --kv-disk-path: name the folder, or leave it out",
+        "--kv-disk-hours is given without --kv-disk-path: name the folder, or leave it out",
+        replays,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--role prefill --encoder-replay on --swa-pool-config f",
+        "--role prefill --encoder-replay on --kv-disk-path d --kv-disk-hours 1",
+        "--role decode --swa-pool-config f --kv-disk-path d",
+        "--role decode --swa-pool-config f",
+        "--role encode --tenant llm/demo",
+    ],
+)
+def test_pool_and_disk_where_they_are_of_use(words: str) -> None:
+    parse(words.split())
 
 
 def test_where_peers_find_this_server(monkeypatch: pytest.MonkeyPatch) -> None:

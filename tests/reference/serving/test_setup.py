@@ -94,6 +94,10 @@ def test_the_program_ends_with_status_2_and_no_traceback(copy: Path, capsys: pyt
         (["--context-length", "9000"], "the checkpoint's max_position_embeddings is 8192"),
         (["--page-size", "5"], "page_size is 5: must be a positive multiple of every compress ratio"),
         (["--encoder-replay", "on", "--chunked-prefill-size", "11"], "needs room for them and a page, 12"),
+        (
+            ["--encoder-replay", "on", "--kv-disk-path", "d", "--kv-disk-bytes", "99"],
+            "--kv-disk-bytes is 99: the file of a single page takes 4096; give that or more",
+        ),
     ],
 )
 def test_options_that_do_not_suit_the_checkpoint(checkpoint: Path, flags: list[str], words: str) -> None:
@@ -122,13 +126,13 @@ def test_triton_computes_in_float32_over_released_formats_alone(
     assert fault == "--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"
 
 
-def test_only_roles_that_run_prompts_replay() -> None:
+def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
     flags = ["--decoder-replay-preset", "dsv41-37ae292e", "--encoder-replay", "on"]
     found = {role: limits_of(parse(["--role", role, *flags])) for role in ("prefill", "aggregated", "decode", "encode")}
     assert {role: (limits.replay, limits.encoder_replay) for role, limits in found.items()} == {
         "prefill": ("dsv41-37ae292e", True),
         "aggregated": ("dsv41-37ae292e", True),
-        "decode": (None, False),
+        "decode": ("dsv41-37ae292e", False),
         "encode": (None, False),
     }
     off = limits_of(parse(["--role", "prefill", "--decoder-replay", "off", "--prefix-cache", "off"]))

@@ -79,6 +79,7 @@ async def test_metrics_count_under_sglangs_names(fleet: Fleet) -> None:
 
 
 REPLAY = ("--decoder-replay", "on", "--encoder-replay", "on")
+REPLAYED = {"active": True, "reason": "", "rows_replayed": 0, "windows_adopted": 0, "rows_avoided": 0}
 LONG = chat("a prompt that is longer than the window of eight tokens", max_tokens=2)
 
 
@@ -109,7 +110,7 @@ async def test_replay_is_told_with_its_reason_and_its_rows(fleet: Fleet) -> None
     decoder, encoder = told["decoder"], told["encoder"]
     assert decoder.keys() == {"active", "reason", "preset", "rows_run", "rows_skipped"}
     assert (decoder["active"], decoder["reason"], decoder["preset"]) == (True, "", "0.5.23")
-    assert encoder == {"active": True, "reason": "", "rows_replayed": WINDOW}
+    assert encoder == {**REPLAYED, "rows_replayed": WINDOW}
     values = await half_values(server)
     assert values["epd_replay_active decoder "] == values["epd_replay_active encoder "] == 1
     assert values["epd_replay_layer_rows_total decoder run"] == decoder["rows_run"]
@@ -138,7 +139,8 @@ async def test_replay_that_is_off_says_so(fleet: Fleet, role: str) -> None:
     assert told["replay"]["decoder"] | {"rows_run": 0} == {
         "active": False, "reason": "TurnedOff", "preset": "", "rows_run": 0, "rows_skipped": 0,
     }  # fmt: skip
-    assert told["replay"]["encoder"] == {"active": False, "reason": "TurnedOff", "rows_replayed": 0}
+    assert told["replay"]["encoder"] == {**REPLAYED, "active": False, "reason": "TurnedOff"}
+    assert (told["swa_pool"], told["kv_disk"]) == (None, None)
     assert told["cache"]["page_bytes"] == told["cache"]["bytes_per_token"] * 4 > 0
     assert (await half_values(server))["epd_replay_active decoder TurnedOff"] == 0
 

@@ -109,7 +109,7 @@ class DecodeRunner(LoneRunner):
         if isinstance(leg.get("pod"), str):
             assignment.leg.peer = leg["pod"]
         assignment.record.others.append({**leg, "index": assignment.job.index})
-        return Prompt(token_ids), handover
+        return Prompt(token_ids, salt=assignment.prompts.salt), handover
 
     async def _fake(self, assignment: Assignment) -> tuple[Prompt, Handover, list[Piece]]:
         if assignment.prompts.has_images(assignment.job.prompt):
@@ -125,6 +125,8 @@ class DecodeRunner(LoneRunner):
             page_size=geometry.page_size,
             layout=geometry.layout,
             seed=sampling.seed or 0,
+            # Nobody may find what follows from pages that nobody computed.
+            exact=False,
         )
         pieces = [Piece(kind, index, bytes(size)) for (kind, index), size in expected_pieces(tokens, geometry).items()]
         return prompt, handover, pieces

@@ -47,13 +47,17 @@ class Throughput:
 
 
 class Metrics:
-    """All metrics of one server, in a registry of its own."""
+    """All metrics of one server.
+
+    Attributes:
+        registry: Where they are; parts that count for themselves add theirs.
+    """
 
     def __init__(self, model: str) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._label = {"model_name": model}
         self._gauges = _Gauges(self._label)
-        self._registry.register(self._gauges)
+        self.registry.register(self._gauges)
         counter, histogram = self._counter, self._histogram
         self._requests = counter("num_requests", "Requests answered")
         self._aborted = counter("num_aborted_requests", "Requests whose client went away")
@@ -68,7 +72,7 @@ class Metrics:
             "Time in each stage",
             ("model_name", "stage"),
             buckets=SECONDS,
-            registry=self._registry,
+            registry=self.registry,
         )
 
     def finished(self, legs: Iterable[Leg], seconds: float) -> None:
@@ -91,7 +95,7 @@ class Metrics:
     def exposition(self, gauges: Mapping[str, float], families: Sequence[Metric] = ()) -> bytes:
         """Return all metrics in the text format, with ``gauges`` and ``families`` as they are now."""
         self._gauges.values, self._gauges.families = gauges, families
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def _observe(self, leg: Leg) -> None:
         if "first_token" in leg.stages:
@@ -104,10 +108,10 @@ class Metrics:
                 self._stage.labels(**self._label, stage=name).observe(milliseconds / 1000)
 
     def _counter(self, name: str, text: str) -> Any:
-        return Counter(f"sglang:{name}", text, ("model_name",), registry=self._registry).labels(**self._label)
+        return Counter(f"sglang:{name}", text, ("model_name",), registry=self.registry).labels(**self._label)
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Any:
-        family = Histogram(f"sglang:{name}", text, ("model_name",), buckets=tuple(buckets), registry=self._registry)
+        family = Histogram(f"sglang:{name}", text, ("model_name",), buckets=tuple(buckets), registry=self.registry)
         return family.labels(**self._label)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 ROLES = ("encode", "prefill", "decode", "aggregated")
 VISIONS = ("local", "remote", "off")
@@ -24,6 +24,10 @@ COMMANDS = {
 }
 DEFAULT_VISION = {"encode": "local", "prefill": "remote", "decode": "remote", "aggregated": "local"}
 ANY_HOSTS = ("0.0.0.0", "::", "")
+PROMPTED = frozenset({"prefill", "aggregated"})
+"""Roles that run prompts."""
+PLACES = {"swa-pool-config": "a file", "kv-disk-path": "a folder"}
+DISK_BOUNDS = ("kv-disk-bytes", "kv-disk-hours")
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Flag:
     @property
     def attribute(self) -> str:
         """The name of the option in `Options`."""
-        return self.name.replace("-", "_")
+        return _field(self.name)
 
     def read(self, text: str) -> tuple[Any, str]:
         """Return the value of ``text`` and an empty string, or anything and what is wrong."""
@@ -87,12 +91,20 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("model-path", None, "directory of the checkpoint, the same in all roles (default: the packaged one)"),
         Flag("layout-key", "", "mixed into the page layout: servers with different keys never exchange pages"),
     ),
-    "bounded replay (prefill and aggregated)": (
+    "bounded replay (prefill and aggregated; decode: what its prefill servers do)": (
         Flag("decoder-replay", "on", "run the decoder half on the last 128 rows of each chunk only", choices=SWITCH),
         Flag("decoder-replay-preset", "0.5.23", "the SGLang version whose split and window floor it follows",
              choices=("0.5.23", "dsv41-37ae292e")),
         Flag("encoder-replay", "off", "rebuild the encoder half's windows of a prefix hit from its last 128 rows",
              choices=SWITCH),
+    ),
+    "returning conversations (prefill, decode and aggregated)": (
+        Flag("swa-pool-config", None, "JSON file that names the pool of windows; read again when it changes; as long as"
+             " it is missing or holds {} there is no pool"),
+        Flag("kv-disk-path", None, "folder for key/value pages, which servers may share"),
+        Flag("kv-disk-bytes", 1 << 30, "bytes that the pages in that folder may take", 1),
+        Flag("kv-disk-hours", 72.0, "hours that a page is kept", 0.01),
+        Flag("tenant", "", "whose windows and pages these are: servers of different tenants never read each other's"),
     ),
     "prefill and decode": (
         Flag("bootstrap-port", 8998, "prefill: where decode servers find it; decode: stands for a null port", 0, 65535),
@@ -145,6 +157,11 @@ class Options:
     decoder_replay: str
     decoder_replay_preset: str
     encoder_replay: str
+    swa_pool_config: str | None
+    kv_disk_path: str | None
+    kv_disk_bytes: int
+    kv_disk_hours: float
+    tenant: str
     kernels: str
     threads: int
     model_path: str | None
@@ -188,6 +205,7 @@ def parse(arguments: Sequence[str]) -> Options:
     if known.role is None:
         faults.append(f"--role is missing: must be one of {', '.join(ROLES)}")
     faults += _together(values)
+    faults += _outside(values, {flag.name for flag in FLAGS if getattr(known, flag.attribute) is not None})
     if faults:
         raise UsageError(faults)
     values["vision"] = values["vision"] or DEFAULT_VISION[values["role"]]
@@ -234,6 +252,34 @@ def _together(values: dict[str, Any]) -> list[str]:
     if total is not None and page is not None and total < page:
         faults.append(f"--max-total-tokens is {total}: must hold at least one page of {page}")
     return faults
+
+
+def _outside(values: dict[str, Any], given: Collection[str]) -> list[str]:
+    """Faults in where windows and pages are kept outside the engine; ``given`` has the flags of the command line."""
+    role, places = values["role"], [name for name in PLACES if name in given]
+    if role == "encode":
+        useless = [name for name in (*PLACES, *DISK_BOUNDS) if name in given]
+        return [f"--{name} is given: an encode server keeps no windows and no pages, leave it out" for name in useless]
+    faults = [f"--{name} is empty: name {PLACES[name]}, or leave it out" for name in places if not values[_field(name)]]
+    if "kv-disk-path" not in given:
+        lost = [name for name in DISK_BOUNDS if name in given]
+        faults += [f"--{name} is given without --kv-disk-path: name the folder, or leave it out" for name in lost]
+    if role in PROMPTED and values["encoder_replay"] == "off":
+        faults += [
+            f"--{name} is given with --encoder-replay off, which finds no prefix without its windows: give "
+            f"--encoder-replay on, or leave --{name} out"
+            for name in places
+        ]
+    if role == "decode" and places == ["kv-disk-path"]:
+        faults.append(
+            "--kv-disk-path is given without --swa-pool-config: a decode server stores pages and windows together or "
+            "neither, give both or leave --kv-disk-path out"
+        )
+    return faults
+
+
+def _field(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _advertised(given: str | None, host: str) -> str:

@@ -76,6 +76,8 @@ class Report:
                 "active": encoder.active,
                 "reason": encoder.reason,
                 "rows_replayed": self.state.work.replayed,
+                "windows_adopted": self.state.adopted,
+                "rows_avoided": self.state.avoided,
             },
         }
 

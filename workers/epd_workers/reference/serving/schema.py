@@ -6,6 +6,7 @@ Fields that would change the meaning of the answer in a way it cannot honour are
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,11 +17,16 @@ CONSTRAINTS = ("logit_bias", "json_schema", "regex", "ebnf", "structural_tag", "
 
 
 class Body(BaseModel):
-    """What all generation routes share: the place in a disaggregated pair, and the caller's name for the request."""
+    """What all generation routes share: the place in a disaggregated pair, the caller's names for request and caches.
+
+    ``cache_salt`` and ``extra_key`` are SGLang's (0.5.23, ``entrypoints/openai/protocol.py``).
+    """
 
     model_config = ConfigDict(extra="ignore")
 
     rid: Annotated[str, Field(max_length=256)] | None = None
+    cache_salt: Annotated[str, Field(max_length=256)] | None = None
+    extra_key: Annotated[str, Field(max_length=256)] | None = None
     stream: bool = False
     bootstrap_host: str | list[str | None] | None = None
     bootstrap_port: int | list[int | None] | None = None
@@ -30,6 +36,12 @@ class Body(BaseModel):
     @classmethod
     def _null_stream(cls, value: Any) -> Any:
         return False if value is None else value
+
+    @property
+    def salt(self) -> str:
+        """The same for requests that may share caches; empty if this one says nothing about it."""
+        said = [self.cache_salt or "", self.extra_key or ""]
+        return json.dumps(said) if any(said) else ""
 
 
 class StreamOptions(BaseModel):

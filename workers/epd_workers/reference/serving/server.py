@@ -27,6 +27,7 @@ from epd_workers.reference.serving.record import RecordBook
 from epd_workers.reference.serving.runner import AggregatedRunner, Queues, Runner
 from epd_workers.reference.serving.setup import checkpoint_of, layout_of, limits_of
 from epd_workers.reference.serving.status import Status
+from epd_workers.reference.serving.tiers import Tiers
 from epd_workers.reference.serving.vision import LocalVision, RemoteVision, Vision
 from epd_workers.reference.serving.work import Rules
 from epd_workers.reference.transfer.bootstrap import BootstrapTable, Rank, Shape
@@ -66,7 +67,13 @@ class Server:
         self._model = model
         self._tokenizer = model.tokenizer
         limits = limits_of(options)
-        self._engine = Engine(model, limits)
+        self._metrics = Metrics(options.served_model_name)
+        self._tiers = Tiers(options, model, limits, self._metrics.registry)
+        try:
+            self._engine = Engine(model, limits, self._tiers.stores)
+        except BaseException:
+            self._tiers.close()
+            raise
         self._geometry = model.geometry(limits.page_size, limits.cache_type)
         self.layout = layout_of(self._engine, options)
         silence = options.silence_timeout
@@ -98,6 +105,7 @@ class Server:
             raise
 
     async def _start(self) -> None:
+        self._exits.push_async_callback(asyncio.to_thread, self._tiers.close)
         await self._engine.start()
         self._exits.push_async_callback(self._engine.stop)
         session = await self._exits.enter_async_context(aiohttp.ClientSession())
@@ -188,7 +196,8 @@ class Server:
             complete=lambda: self._pages is None or self._table.complete,
             probe=probe,
             records=records,
-            metrics=Metrics(self._options.served_model_name),
+            metrics=self._metrics,
+            tiers=self._tiers,
         )
 
     def _generation(self, runner: Runner, vision: Vision | None, status: Status) -> Generation:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from epd_kernels import dispatch
+from epd_workers.reference.cache.disk.folder import occupied
+from epd_workers.reference.cache.disk.page import HEADER
 from epd_workers.reference.engine.request import Limits
 from epd_workers.reference.model import checkpoint
 from epd_workers.reference.model.checkpoint import BadCheckpoint
 from epd_workers.reference.model.engram_hash import BadTokenMap
 from epd_workers.reference.model.loaded import PACKAGED, LoadedModel
 from epd_workers.reference.model.tokenizer import BadTokenizer
-from epd_workers.reference.serving.options import UsageError
+from epd_workers.reference.serving.options import PROMPTED, UsageError
 from epd_workers.reference.transfer.layout import Layout
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from epd_workers.reference.serving.options import Options
 
 MAX_LAYOUT = 256
-REPLAYING = frozenset({"prefill", "aggregated"})
-"""Roles that run prompts."""
 
 
 def checkpoint_of(options: Options) -> Path:
@@ -60,8 +60,11 @@ def load(options: Options) -> LoadedModel:
 
 
 def limits_of(options: Options) -> Limits:
-    """What bounds the engine. Only roles that run prompts replay: decode reads what prefill has left of them."""
-    replays = options.role in REPLAYING
+    """What bounds the engine.
+
+    Only roles that run prompts replay: decode reads what prefill has left of them, and keeps the windows that it keeps.
+    """
+    splits = options.role != "encode" and options.decoder_replay == "on"
     return Limits(
         page_size=options.page_size,
         max_total_tokens=options.max_total_tokens,
@@ -69,8 +72,8 @@ def limits_of(options: Options) -> Limits:
         max_queued_requests=options.max_queued_requests,
         chunked_prefill_size=options.chunked_prefill_size,
         cache_type="bf16" if options.kv_cache_dtype == "bf16" else "fp4",
-        replay=options.decoder_replay_preset if replays and options.decoder_replay == "on" else None,
-        encoder_replay=replays and options.encoder_replay == "on",
+        replay=options.decoder_replay_preset if splits else None,
+        encoder_replay=options.role in PROMPTED and options.encoder_replay == "on",
         prefix_cache=options.prefix_cache == "on",
         window_cache_tokens=options.window_cache_tokens,
     )
@@ -138,9 +141,15 @@ def _check(options: Options, model: LoadedModel) -> None:
             "give that or less"
         )
     try:
-        model.geometry(options.page_size, limits_of(options).cache_type)
+        geometry = model.geometry(options.page_size, limits_of(options).cache_type)
     except ValueError as error:
         faults.append(f"--page-size does not suit the checkpoint: {error}")
+    else:
+        file = occupied(HEADER + geometry.page_bytes)
+        if options.kv_disk_path is not None and options.kv_disk_bytes < file:
+            faults.append(
+                f"--kv-disk-bytes is {options.kv_disk_bytes}: the file of a single page takes {file}; give that or more"
+            )
     least = model.config.window + options.page_size
     if limits_of(options).encoder_replay and options.chunked_prefill_size < least:
         faults.append(

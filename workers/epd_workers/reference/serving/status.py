@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from epd_workers.reference.model.config import ARCHITECTURE, MODEL_TYPE
 from epd_workers.reference.serving.admission import State
 from epd_workers.reference.serving.errors import ApiError, busy, invalid
 from epd_workers.reference.serving.metrics import Throughput
+from epd_workers.reference.serving.options import PROMPTED
 from epd_workers.reference.serving.probe import WrongAnswer
 from epd_workers.reference.serving.report import Report
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.serving.probe import Probe
     from epd_workers.reference.serving.record import RecordBook
     from epd_workers.reference.serving.runner import Queues
+    from epd_workers.reference.serving.tiers import Tiers
     from epd_workers.reference.transfer.layout import Layout
 
 MODES = {"prefill": "prefill", "decode": "decode"}
@@ -54,6 +56,7 @@ class Status:
         probe: Proves that this server works.
         records: The last requests.
         metrics: Counters.
+        tiers: What is kept outside the engine.
         throughput: Tokens per second.
     """
 
@@ -69,6 +72,7 @@ class Status:
     probe: Probe
     records: RecordBook
     metrics: Metrics
+    tiers: Tiers
     throughput: Throughput = field(default_factory=Throughput)
 
     def routes(self) -> list[web.RouteDef]:
@@ -105,8 +109,11 @@ class Status:
 
     def report(self) -> Report:
         """Return what caches and replay did until now."""
-        split = self.model.weights.config.text.split
-        return Report(self.engine.replay(), self.engine.load(), self.geometry, split)
+        state, split = self.engine.replay(), self.model.weights.config.text.split
+        if self.options.role not in PROMPTED:
+            # What a decode server is told of replay is what its prefill servers do.
+            state = replace(state, decoder_reason="TurnedOff", preset="")
+        return Report(state, self.engine.load(), self.geometry, split)
 
     def _pd_queues(self) -> dict[str, int]:
         return {
@@ -164,6 +171,7 @@ class Status:
             "kv_layout": self.layout.kv_layout,
             "replay": report.replay(),
             "cache": report.cache(),
+            **self.tiers.state(),
         }
         return web.json_response(info)
 

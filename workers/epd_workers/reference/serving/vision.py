@@ -84,12 +84,14 @@ class Prompts:
 
     Attributes:
         tokenizer: The model's.
+        salt: Of all of them.
     """
 
     def __init__(self, work: Work, vision: Vision | None, tokenizer: Tokenizer, rid: str) -> None:
         self._work = work
         self._vision = vision
         self.tokenizer = tokenizer
+        self.salt = work.salt
         self._rid = rid
         self._tasks: dict[int, asyncio.Task[LoadedPrompt]] = {}
 
@@ -116,5 +118,5 @@ class Prompts:
         if parts.images:
             assert self._vision is not None
             images = await self._vision.encode(self._rid, parts.images)
-        prompt = Prompt.build(self.tokenizer, parts.parts, [image.rows for image in images])
+        prompt = Prompt.build(self.tokenizer, parts.parts, [image.rows for image in images], self.salt)
         return LoadedPrompt(prompt, tuple(images))

@@ -62,10 +62,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """All of one request: every prompt is answered ``len(jobs) / len(prompts)`` times."""
+    """All of one request: every prompt is answered ``len(jobs) / len(prompts)`` times.
+
+    Attributes:
+        prompts: The prompts.
+        jobs: The answers to compute.
+        salt: Only prompts of the same salt share caches.
+    """
 
     prompts: tuple[PromptParts, ...]
     jobs: tuple[Job, ...]
+    salt: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ def _work(body: Body, prompts: Sequence[PromptParts], sampling: Sampling, n: int
     count = len(prompts) * n
     meetings = _rendezvous(body, count, rules)
     jobs = [Job(i, i // n, _choice(sampling, i % n), meetings[i]) for i in range(count)]
-    return Work(tuple(prompts), tuple(jobs))
+    return Work(tuple(prompts), tuple(jobs), body.salt)
 
 
 def _choice(sampling: Sampling, choice: int) -> Sampling:
