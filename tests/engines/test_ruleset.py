@@ -47,6 +47,7 @@ HOLES = {
     "decoder-replay-hidden-states": "as above; the states asked for would not exist",
     "decoder-replay-pd-rocm": "as above",
     "encoder-replay-prefill-cp": "the engine looks at the width before prefill context parallelism sets it",
+    "decode-offload-pages": "whether pages of this kind can be saved is seen after the weights are loaded",
 }
 BESIDE_THE_LINE = {
     "rust-server-prefill": "it takes others that look for the registry, and a command line has none beside it",
@@ -64,6 +65,8 @@ BEYOND_THE_FLAGS = {
     "hicache-memory": "as above",
     "host-memory-sum": "as above",
     "rdma-missing": "devices may come from elsewhere than the resource",
+    "hicache-storage-config-file": "what stands in a file is not in the flags",
+    "hicache-storage-shared": "whether anybody else uses the store is not in the flags",
 }
 
 
@@ -192,6 +195,9 @@ SPECS: dict[str, dict[str, Any]] = {
     "decoder-replay-dcp": {"decoderReplay": "On", "args": {"dcp-size": 2}},
     "decoder-replay-hidden-states": {"decoderReplay": "On", "args": {"enable-return-hidden-states": True}},
     "decoder-replay-pd-rocm": {"decoderReplay": "On"},
+    "decode-offload-pages": {
+        "args": {"disaggregation-decode-enable-offload-kvcache": True, "hicache-storage-backend": "mooncake"}
+    },
     "encoder-replay-prefill-cp": {
         "encoderReplay": True,
         "args": {"enable-prefill-cp": True, "cp-strategy": "interleave"},
@@ -204,10 +210,10 @@ def spec_with(rule: str) -> dict[str, Any]:
     document = copy.deepcopy(base)
     if rule in {"decoder-replay-pd-rocm", "kv-layout-hardware"}:
         document["spec"]["engine"]["platform"] = "hip-gfx950"
-    prefill = document["spec"]["roles"]["prefill"]
+    role = document["spec"]["roles"]["decode" if rule == "decode-offload-pages" else "prefill"]
     changes = dict(SPECS[rule])
-    prefill["args"] |= changes.pop("args", {})
-    prefill.update(changes)
+    role["args"] |= changes.pop("args", {})
+    role.update(changes)
     return document
 
 

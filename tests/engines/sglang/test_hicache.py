@@ -91,4 +91,4 @@ def test_layout_and_copies_are_made_to_fit(line: str, layout: str, copies: str) 
 def test_silent_changes_are_told(line: str, warned: set[str]) -> None:
     judgement = judged(line)
     assert judgement.accepted
-    assert {finding.rule for finding in judgement.findings if finding.rule.startswith("hicache-")} == warned
+    assert {finding.rule for finding in judgement.findings if finding.rule.endswith("-changed")} == warned

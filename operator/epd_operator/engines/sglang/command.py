@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.engines.hosting import RENDEZVOUS_PORT
 from epd_operator.engines.process import Process
 from epd_operator.engines.sglang.base import CHECKPOINT
+from epd_operator.engines.sglang.namespace import namespace
 from epd_operator.engines.sglang.ownership import OWNED
+from epd_operator.engines.sglang.storage import configured
 from epd_operator.engines.version import rank
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def options(version: str) -> Callable[[RoleName, Context], Mapping[str, Any]]:
             context.document,
         )
         owned = {name: expression.value(process) for name, expression in OWNED.items()}
-        return {**context.args, **owned, **(_group() if context.nodes > 1 else {})}
+        tag = namespace(version, context.platform, role, context.tenant, context.document)
+        return {**context.args, **owned, **configured(process, tag), **(_group() if context.nodes > 1 else {})}
 
     return every
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.engines.expression import named, when
-from epd_operator.engines.process import Process
+from epd_operator.engines.process import Process, mapping, read
 from epd_operator.engines.sglang.agreement import (
     ATTENTION_TP_WITH_CP,
     COMPRESSED_LAYOUT,
@@ -63,19 +63,46 @@ def process(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -
         args: its effective flags.
     """
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    declared = spec.roles.declared()[role]
-    platform = spec.engine.platform or "cuda-sm90"
+    return _process(version, spec.engine.platform or "cuda-sm90", role, args, written)
+
+
+def started(version: str, platform: str, role: RoleName, document: Mapping[str, Any]) -> Process:
+    """The process of a role as a spec describes it; one without flags where the spec has no such role.
+
+    Args:
+        version: a known version.
+        platform: what its pods run on.
+        role: the role.
+        document: the spec as written.
+    """
+    return _process(version, platform, role, mapping(read(document, f"roles.{role}.args")), document)
+
+
+def _process(
+    version: str, platform: str, role: RoleName, args: Mapping[str, Any], document: Mapping[str, Any]
+) -> Process:
     known = catalogue(version)
     # A flag that this version does not know is only there under Nearest, and no rule reads it.
-    read = {name: found.normal(value) for name, value in args.items() if (found := known.find(name)) is not None}
-    return Process(role, platform, rank(version), read, declared.env, CHECKPOINT, OWNED, written)
+    typed = {name: found.normal(value) for name, value in args.items() if (found := known.find(name)) is not None}
+    env = mapping(read(document, f"roles.{role}.env"))
+    return Process(role, platform, rank(version), typed, env, CHECKPOINT, OWNED, document)
+
+
+def agreement(actual: Process) -> dict[str, Any]:
+    """What the pods of one set must agree on, as this one has it; only what differs from one without any flag."""
+    plain = Process(
+        actual.role,
+        actual.platform,
+        actual.rank,
+        {},
+        {},
+        CHECKPOINT,
+        {"disaggregation-mode": OWNED["disaggregation-mode"]},
+    )
+    values = {value.name: (value.value(actual), value.value(plain)) for value in IDENTITY}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def identity(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
     """What a role must share with the others; arguments as for `process`."""
-    actual = process(version, spec, role, args)
-    plain = Process(
-        role, actual.platform, actual.rank, {}, {}, CHECKPOINT, {"disaggregation-mode": OWNED["disaggregation-mode"]}
-    )
-    values = {value.name: (value.value(actual), value.value(plain)) for value in IDENTITY}
-    return {name: value for name, (value, default) in values.items() if value != default}
+    return agreement(process(version, spec, role, args))

@@ -169,23 +169,26 @@ _HOST: Final = (
         id="hicache-memory",
         when=HICACHE_GIB > MEMORY_GIB,
         sides=(HICACHE_GIB, MEMORY),
-        says="the host cache is counted for each rank: {ranks} ranks take {total} GiB, and the limit is {memory} GiB",
+        says="the host cache is counted for each rank: {ranks} ranks of {rank} GiB take {total} GiB, and the limit is "
+        "{memory} GiB",
         fix="lower hicache-size (decimal GB a rank) or hicache-ratio, or raise resources.memory",
         source="sgl-project/sglang#14282, sgl-project/sglang#20136",
         roles=_ROLES,
         overridable=True,
-        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": MEMORY_GIB},
+        shows={"ranks": _RANKS_PER_POD, "rank": _HICACHE_RANK_GIB, "total": HICACHE_GIB, "memory": MEMORY_GIB},
     ),
     Rule(
         id="hicache-headroom",
         when=every(HICACHE_GIB <= MEMORY_GIB, _HICACHE_TIGHT, HOST_GIB <= MEMORY_GIB),
         sides=(HICACHE_GIB, MEMORY),
-        says="{ranks} ranks take {total} GiB of {memory} GiB for the host cache, and index and draft pools come on top",
-        fix="leave a tenth and what the engine needs beside it: lower hicache-size or raise resources.memory",
+        says="{ranks} ranks of {rank} GiB take {total} GiB of {memory} GiB for the host cache, and index and draft "
+        "pools come on top",
+        fix="leave a tenth and what the engine needs beside it: lower hicache-size (decimal GB a rank) or "
+        "hicache-ratio, or raise resources.memory",
         source="sgl-project/sglang#30581",
         severity="warning",
         roles=_ROLES,
-        shows={"ranks": _RANKS_PER_POD, "total": HICACHE_GIB, "memory": MEMORY_GIB},
+        shows={"ranks": _RANKS_PER_POD, "rank": _HICACHE_RANK_GIB, "total": HICACHE_GIB, "memory": MEMORY_GIB},
     ),
     Rule(
         id="host-memory-sum",

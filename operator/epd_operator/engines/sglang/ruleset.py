@@ -32,7 +32,9 @@ from epd_operator.engines.sglang import (
     resource,
     serving,
     speculation,
+    storage,
     validation,
+    window,
 )
 from epd_operator.engines.sglang.base import CHECKPOINT
 from epd_operator.engines.sglang.catalogue import catalogue
@@ -59,6 +61,8 @@ _MODULES: Final = (
     disaggregation,
     cache,
     hicache,
+    storage,
+    window,
     lora,
     serving,
     media,
