@@ -158,31 +158,35 @@ class Folder:
         now = self._clock()
         used, sizes = array("q"), array("q")
         for entry, info in self._files():
+            if info.st_mtime < now - ABANDONED and not _PAGE.fullmatch(entry.name) and _remove(entry.path):
+                continue
             if info.st_mtime > now + TOUCH:
                 _touch(entry.path, now)
             used.append(min(info.st_mtime_ns, int(now * 1e9)))
             sizes.append(occupied(info.st_size))
         oldest = int((now - self._seconds) * 1e9)
         last = max(horizon(used, sizes, most, rest), oldest)
-        return self._remove_until(last, oldest, int((now - ABANDONED) * 1e9))
+        if min(used, default=last + 1) > last:
+            return Swept(sum(sizes), 0, 0)
+        return self._remove_until(last, oldest)
 
-    def _remove_until(self, last: int, oldest: int, abandoned: int) -> Swept:
-        """Remove what was last used at these moments or before; of what was never finished, what nobody writes."""
+    def _remove_until(self, last: int, oldest: int) -> Swept:
+        """Remove what was last used at `last` or before; what was at `oldest` or before would have gone anyway."""
         held = aged = crowded = 0
         for entry, info in self._files():
-            moment, page = info.st_mtime_ns, _PAGE.fullmatch(entry.name) is not None
-            if moment > (last if page else max(last, abandoned)) or not _remove(entry.path):
+            moment = info.st_mtime_ns
+            if moment > last or not _remove(entry.path):
                 held += occupied(info.st_size)
-            elif page and moment <= oldest:
+            elif moment <= oldest:
                 aged += 1
-            elif page:
+            else:
                 crowded += 1
         return Swept(held, aged, crowded)
 
     def _files(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         """Every file of every server in the folder; shelves that have long been empty are cleared away."""
         with os.scandir(self.root) as spaces:
-            names = [entry.path for entry in spaces if _SPACE.fullmatch(entry.name)]
+            names = [each.path for each in spaces if _SPACE.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
         for space in names:
             for shelf, _ in _listed(space, _SHELF, stat.S_ISDIR):
                 yield from _listed(shelf.path, _FILE, stat.S_ISREG)

@@ -11,7 +11,7 @@ from epd_workers.reference.cache.disk.budget import Budget
 from epd_workers.reference.cache.disk.fault import STUCK, Fault
 from epd_workers.reference.cache.disk.fetch import Fetch
 from epd_workers.reference.cache.disk.folder import Folder, occupied
-from epd_workers.reference.cache.disk.page import SPACE_BYTES, StoredPage
+from epd_workers.reference.cache.disk.page import HEADER, SPACE_BYTES, StoredPage
 from epd_workers.reference.cache.disk.tally import DiskStats, Tally
 from epd_workers.reference.cache.disk.worker import Worker
 
@@ -31,6 +31,10 @@ PENDING_BYTES: Final = 64 << 20
 PENDING_PAGES: Final = 16
 PATIENCE: Final = 1.0
 PERIOD: Final = 600.0
+# A folder in which nothing may be removed stays full: looking at it for every page would help nobody.
+AGAIN: Final = 1.0
+# Looking through a large folder takes a while, a single call of a sound disk does not.
+LONGEST_SWEEP: Final = 30.0
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -70,6 +74,7 @@ class DiskPages:
         self._patience = patience
         self._budget = Budget(limit)
         self._fault = Fault(folder)
+        self._looked = -AGAIN
         self._tally = Tally(lambda: self._budget.held)
         if registry is not None:
             registry.register(self._tally)
@@ -86,7 +91,8 @@ class DiskPages:
     @property
     def stats(self) -> DiskStats:
         """Counts, and the state of this moment."""
-        return self._tally.stats(self._fault.word or (STUCK if self._stuck else ""))
+        stuck = self._stuck or self._writer.stuck(LONGEST_SWEEP)
+        return self._tally.stats(STUCK if stuck else self._fault.word)
 
     def fetch(self, chains: Sequence[bytes], done: Callable[[], None]) -> Fetch:
         """Start to read pages in order, up to the first that is not there, and return at once.
@@ -137,10 +143,12 @@ class DiskPages:
         return self._readers.stuck(2 * self._patience)
 
     def _answer(self, fetch: Fetch) -> None:
-        for chain in fetch.chains:
-            if fetch.ready or not self._read(fetch, chain):
-                break
-        fetch.settle()
+        try:
+            for chain in fetch.chains:
+                if fetch.ready or not self._read(fetch, chain):
+                    break
+        finally:
+            fetch.settle()
 
     def _read(self, fetch: Fetch, chain: bytes) -> bool:
         """Add a page to a fetch; False if that was the last."""
@@ -165,7 +173,7 @@ class DiskPages:
 
     def _stored(self, chain: bytes, page: StoredPage) -> Put:
         size = occupied(self._folder.file_bytes)
-        if not self._budget.admits(size):
+        if not self._budget.admits(size) and time.monotonic() - self._looked >= AGAIN:
             self._sweep()
         if not self._budget.admits(size):
             return "full"
@@ -193,6 +201,7 @@ class DiskPages:
         return self._folder.write(chain, page)
 
     def _sweep(self, *, tight: bool = False) -> None:
+        self._looked = time.monotonic()
         try:
             swept = self._folder.sweep(*self._budget.bounds(tight=tight))
         except OSError as error:
@@ -211,8 +220,8 @@ def _check(space: bytes, page_bytes: int, limit: int, hours: float) -> None:
         wrong.append(f"page_bytes is {page_bytes}: a page has 1 or more")
     if not hours > 0:
         wrong.append(f"hours is {hours}: pages are kept for more than 0")
-    least = occupied(page_bytes + 64)
+    least = 2 * occupied(HEADER + page_bytes)
     if limit < least:
-        wrong.append(f"limit is {limit}: a single page takes {least} bytes on disk; give at least that")
+        wrong.append(f"limit is {limit}: two pages take {least} bytes on disk; give at least that")
     if wrong:
         raise ValueError("; ".join(wrong))

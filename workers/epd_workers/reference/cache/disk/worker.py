@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+log = logging.getLogger(__name__)
 Task = TypeVar("Task")
 
 
@@ -19,7 +22,7 @@ class Worker(Generic[Task]):
 
     Args:
         name: Of the threads.
-        run: Does one task; raises nothing.
+        run: Does one task. What it raises is a defect, and logged.
         depth: Tasks that may wait.
         threads: How many there are.
         idle: Called by a thread at its start, and whenever nothing has come for `period` seconds.
@@ -78,18 +81,25 @@ class Worker(Generic[Task]):
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self, index: int) -> None:
-        self._idle()
+        self._safely(self._idle)
         while True:
             try:
                 task = self._tasks.get(timeout=self._period)
             except queue.Empty:
-                self._idle()
+                self._safely(self._idle)
                 continue
             if task is not None:
                 self._began[index] = time.monotonic()
-                self._run(task)
+                self._safely(partial(self._run, task))
                 self._began[index] = None
             self._tasks.task_done()
             if task is None:
                 return
             del task
+
+    def _safely(self, what: Callable[[], None]) -> None:
+        """A thread that ended would leave its tasks undone for good."""
+        try:
+            what()
+        except Exception:
+            log.exception("pages on disk")
