@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +23,8 @@ _OPTIONS = {"hostname", "protocol", "devices", "segment"}
 def engine(address: str) -> Engine:
     """Return the engine for an address. Waits for nothing: whether anybody is there shows in its answers.
 
+    Mooncake's `hostname`, this machine's address as the stores reach it, is ``$POD_IP`` by default.
+
     Raises:
         ValueError: It is none of the forms, which the message names.
     """
@@ -32,5 +35,5 @@ def engine(address: str) -> Engine:
     if parts.scheme in {"valkey", "valkeys", "unix"} and (parts.hostname or parts.path.strip("/")):
         return Valkey(address)
     if parts.scheme == "mooncake" and parts.hostname and parts.port and options.keys() <= _OPTIONS:
-        return Mooncake(parts.netloc, **options)
+        return Mooncake(parts.netloc, **{"hostname": os.environ.get("POD_IP", "127.0.0.1"), **options})
     raise ValueError(f"{parts.scheme or address!r} is no address of a window pool: give {FORMS}")

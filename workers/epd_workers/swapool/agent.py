@@ -36,10 +36,11 @@ SETTINGS: Final = {
     "MC_LOG_LEVEL": "ERROR",
     "GLOG_minloglevel": "2",
 }
-NO_LIBRARY: Final = (
-    "the Mooncake client library does not load ({error}): install the Python package mooncake-transfer-engine-non-cuda "
-    "and the system libraries libibverbs1 and librdmacm1 (Debian's names), or choose another pool"
+LIBRARIES: Final = (
+    "the Python package mooncake-transfer-engine-non-cuda and the system libraries libcurl4, libibverbs1, libnuma1 and "
+    "librdmacm1 (Debian's names)"
 )
+NO_LIBRARY: Final = f"Mooncake does not load ({{error}}): install {LIBRARIES}, or choose another pool"
 
 
 class _Unfit(Exception):

@@ -50,7 +50,7 @@ class Mooncake:
         self,
         master: str,
         *,
-        hostname: str = "127.0.0.1",
+        hostname: str,
         protocol: str = "tcp",
         devices: str = "",
         segment: str = "",

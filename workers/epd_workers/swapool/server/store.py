@@ -1,0 +1,58 @@
+"""One of Mooncake's stores: lends its memory to the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from epd_workers.swapool.agent import LONGEST_MESSAGE
+from epd_workers.swapool.server.program import Figures, Health
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from epd_workers.swapool.server.options import StoreOptions
+
+
+class StoreProgram:
+    """Runs `epd_workers.swapool.server.segment`.
+
+    Args:
+        options: What the command line asks for.
+    """
+
+    name = "mooncake-store"
+    grace = 20.0
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        self.descriptors: Sequence[int] = (theirs.detach(),)
+        self._asked = 0
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command line."""
+        given = {**asdict(self._options), "control": self.descriptors[0]}
+        return [sys.executable, "-m", "epd_workers.swapool.server.segment", json.dumps(given)]
+
+    async def health(self) -> Health:
+        """Return what the store says after it has put an object into its segment and read it back."""
+        self._asked += 1
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._control, b"%d" % self._asked)
+        while answer := await loop.sock_recv(self._control, LONGEST_MESSAGE):
+            said = json.loads(answer)
+            # Answers to questions that were given up come late.
+            if said.pop("question") == self._asked:
+                return Health(**said)
+        return Health.broken("the store's process ended")
+
+    async def figures(self) -> Figures:
+        """Return what it lends; what is in it, the master knows."""
+        return Figures(capacity=self._options.memory)

