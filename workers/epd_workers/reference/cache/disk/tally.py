@@ -98,11 +98,11 @@ class Tally(Collector):
             ("evicted", "Pages removed from disk.", "reason", get_args(Why)),
         )
         for name, text, label, values in families:
-            family = CounterMetricFamily(f"kvdisk_{name}", text, labels=[label])
+            family = CounterMetricFamily(f"kv_disk_{name}", text, labels=[label])
             for value in values:
                 family.add_metric([value], counts[name, value])
             yield family
-        yield GaugeMetricFamily("kvdisk_held_bytes", "What the folder holds, as last seen.", value=self._held())
+        yield GaugeMetricFamily("kv_disk_held_bytes", "What the folder holds, as last seen.", value=self._held())
 
     def _count(self, name: str, label: str, count: int = 1) -> None:
         with self._lock:
