@@ -74,16 +74,16 @@ def reasons_page() -> str:
 def engine_page() -> str:
     """The flags that the Reference engine takes in `args`, and the ones that a field sets."""
     lines = ["| flag | roles | default | meaning | in the compatibility key | set by |", "|---|---|---|---|---|---|"]
-    roles: dict[str, list[names.RoleName]] = {}
+    taken: dict[tuple[str, str], list[names.RoleName]] = {}
     for role in names.ROLES:
-        for flag in REFERENCE.args(role):
-            roles.setdefault(flag, []).append(role)
-    for flag, taken in sorted(roles.items()):
-        spec = REFERENCE.args(taken[0])[flag]
+        for name, flag in REFERENCE.args(role).flags.items():
+            taken.setdefault((name, flag.owner or ""), []).append(role)
+    for (name, owner), roles in sorted(taken.items()):
+        spec = REFERENCE.args(roles[0])[name]
         default = "" if spec.default is None else f"`{spec.default}`"
         identity = "yes" if spec.identity else ""
-        owner = (spec.owner or "").removesuffix(" sets it")
-        lines.append(f"| `{flag}` | {', '.join(taken)} | {default} | {spec.help} | {identity} | {owner} |")
+        setter = owner.removesuffix(" sets it")
+        lines.append(f"| `{name}` | {', '.join(roles)} | {default} | {spec.help} | {identity} | {setter} |")
     return f"# Flags of the Reference engine {REFERENCE.version}\n\n{NOTE}" + "\n".join(lines) + "\n"
 
 

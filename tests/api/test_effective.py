@@ -8,6 +8,7 @@ import pytest
 from epd_operator import api
 from epd_operator.api import names, status
 from epd_operator.api.effective import Effective, effective
+from epd_operator.api.pod import PodPlacement
 from epd_operator.engines import lookup
 
 SGLANG: dict[str, Any] = {"type": "SGLang", "version": "0.5.23", "platform": "cuda-sm90", "image": "sglang:1"}
@@ -66,6 +67,35 @@ def test_what_the_user_wrote_wins() -> None:
     assert (found.router.replicas, found.router.service_port, found.network_policy) == (0, 80, False)
 
 
+def test_without_a_mode_there_is_no_pool() -> None:
+    off = {"mode": "Disabled", "memory": "8Gi", "stores": 3, "ttl": "300s", "pod": {"nodeSelector": {"a": "b"}}}
+    assert [resolve(swaPool=pool).swa_pool for pool in ({}, {"mode": "Disabled"}, off)] == [None] * 3
+    assert resolve().swa_pool is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "memory", "size", "stores"),
+    [("InProcess", "256Mi", 2**28, 0), ("Valkey", "8Gi", 2**33, 1), ("Mooncake", "8Gi", 2**33, 1)],
+)
+def test_a_pool_left_alone_has_what_its_mode_needs(mode: str, memory: str, size: int, stores: int) -> None:
+    pool = resolve(swaPool={"mode": mode}).swa_pool
+    assert pool is not None
+    assert (pool.mode, pool.memory, pool.memory_bytes, pool.stores) == (mode, memory, size, stores)
+    assert (pool.ttl, pool.deadline) == (300.0, 0.02)
+    assert pool.pod == PodPlacement()
+
+
+def test_a_pool_is_as_the_user_writes_it() -> None:
+    pod = {"nodeSelector": {"disk": "none"}, "priorityClassName": "batch"}
+    written = {"mode": "Mooncake", "memory": "1.5G", "stores": 3, "ttl": "1h0.5s", "deadline": "7ms", "pod": pod}
+    pool = resolve(swaPool=written).swa_pool
+    assert pool is not None
+    assert (pool.memory, pool.memory_bytes, pool.stores) == ("1.5G", 1_500_000_000, 3)
+    assert (pool.ttl, pool.deadline) == (3600.5, 0.007)
+    assert pool.pod.node_selector == {"disk": "none"}
+    assert (pool.pod.priority_class_name, pool.pod.tolerations) == ("batch", [])
+
+
 def test_published_values_fit_the_status_schema() -> None:
     shown = status.Status.model_validate({"effective": resolve().published()})
     assert shown.effective is not None
@@ -121,6 +151,7 @@ def test_child_names_fit_for_the_longest_name(role: str) -> None:
     assert len(names.workload(longest, role, "01234567")) <= 57
     assert len(names.router(longest)) <= 63
     assert len(names.engine_account(longest)) <= 63
+    assert max(len(names.swa_pool(longest)), len(names.swa_pool_store(longest))) <= 63
 
 
 def test_labels_are_an_allow_list() -> None:

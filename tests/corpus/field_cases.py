@@ -6,9 +6,11 @@ import copy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
+
+_FILES: Final = ("field_cases.yaml", "pool_cases.yaml")
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class FieldCase:
 
 @cache
 def field_cases() -> tuple[FieldCase, ...]:
-    """Every case of `field_cases.yaml`, in its order."""
-    corpus = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return tuple(_case(corpus["base"], entry) for entry in corpus["cases"])
+    """Every case of the files, in their order; each file has a base of its own."""
+    corpora = [yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8")) for name in _FILES]
+    return tuple(_case(corpus["base"], entry) for corpus in corpora for entry in corpus["cases"])
 
 
 def _case(base: dict[str, Any], entry: dict[str, Any]) -> FieldCase:

@@ -176,6 +176,14 @@ def test_what_is_read_where() -> None:
     assert (ROLE.value(decode), PLATFORM.value(decode)) == ("decode", "cuda-sm90")
 
 
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("1h30m", 5400.0), ("20ms", 0.02), ("300", None), (300, None), (None, None)]
+)
+def test_a_duration_is_read_as_seconds(written: Any, seconds: float | None) -> None:
+    ttl = spec_of("swaPool.ttl", "float", unit="seconds")
+    assert ttl.value(_process(document={"swaPool": {"ttl": written}})) == seconds
+
+
 def test_a_named_value_is_computed_once_a_process() -> None:
     calls: list[int] = []
     counted = Opaque("counts", lambda: calls.append(1) or 5, (), "int")  # type: ignore[func-returns-value] # to count

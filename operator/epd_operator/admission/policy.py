@@ -314,12 +314,16 @@ def _leaf(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
     if path.startswith("metadata."):
         root = "dyn(object)"
     found = f"{root}{''.join(f'.?{part}' for part in path.split('.'))}.orValue({NULL})"
-    if leaf.kind == "float" and leaf.unit != "bytes":
-        return f"{found} != null ? dyn(double({found})) : {NULL}"
-    if leaf.unit != "bytes":
-        return found
     spelled = f"string({found})"
-    return f"{found} != null && isQuantity({spelled}) ? dyn(quantity({spelled}).asApproximateFloat()) : {NULL}"
+    match leaf.unit:
+        case "bytes":
+            return f"{found} != null && isQuantity({spelled}) ? dyn(quantity({spelled}).asApproximateFloat()) : {NULL}"
+        case "seconds":
+            # A duration in the spec is a whole number of milliseconds, and the schema holds for all that arrives here.
+            return f"{found} != null ? dyn(double(duration({spelled}).getMilliseconds()) / 1000.0) : {NULL}"
+        case _:
+            number = f"{found} != null ? dyn(double({found})) : {NULL}"
+            return number if leaf.kind == "float" else found
 
 
 def _place(ruleset: Ruleset, role: str, leaf: Leaf) -> str:

@@ -91,11 +91,13 @@ class SwaPool(Base):
             "!has(self.stores) || !has(self.mode) || self.mode in ['Disabled', 'Mooncake']",
             "spec.swaPool.stores is for mode Mooncake, because the other modes have no stores: remove it",
             lambda pool: "stores" not in pool or _mode(pool) in {"Disabled", "Mooncake"},
+            lambda _pool: ["stores"],
         ),
         Rule(
             "!has(self.pod) || !has(self.mode) || self.mode != 'InProcess'",
             "spec.swaPool.pod is for modes Valkey and Mooncake, because InProcess keeps windows in the prefill pods: "
             "remove it, and use spec.roles.prefill.pod",
             lambda pool: "pod" not in pool or _mode(pool) != "InProcess",
+            lambda _pool: ["pod"],
         ),
     )

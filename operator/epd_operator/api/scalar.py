@@ -30,9 +30,10 @@ PRINTABLE = r"^[!-~]+$"  # no \s: RE2, Rust and Python do not agree on which cha
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 QUANTITY = r"^([1-9][0-9]*(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
-# One number a unit, the largest unit first, and at most six digits: their sum then fits what Go and CEL count in.
+# One number a unit, the largest unit first: at most six digits, so that their sum fits what Go and CEL count in, and no
+# fraction of a millisecond, which is what CEL can read.
 _NUMBER = r"[0-9]{1,6}(\.[0-9]{1,3})?"
-DURATION = rf"^({_NUMBER}h)?({_NUMBER}m)?({_NUMBER}s)?({_NUMBER}ms)?$"
+DURATION = rf"^({_NUMBER}h)?({_NUMBER}m)?({_NUMBER}s)?([0-9]{{1,6}}ms)?$"
 # Neither RE2 nor this can look ahead, so a part is spelled as: no dot first, one dot then another, two dots then more.
 _PART = r"([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+)"
 RELATIVE_PATH = rf"^({_PART}(/{_PART})*/?)?$"

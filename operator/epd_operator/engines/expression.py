@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from typing_extensions import override
 
-from epd_operator.api import quantity
+from epd_operator.api import duration, quantity
 from epd_operator.engines.limit import is_long
 
 Scalar: TypeAlias = bool | int | float | str
@@ -179,7 +179,7 @@ class Leaf(Expr):
     Attributes:
         source: where it is read: a flag, a variable, a field of the role or of the spec, a fact of the checkpoint.
         name: name or dotted path there.
-        unit: `bytes` when the text is a Kubernetes quantity.
+        unit: `bytes` when the text is a Kubernetes quantity, `seconds` when it is a duration.
     """
 
     source: Literal["flag", "env", "field", "spec", "model"]
@@ -207,6 +207,9 @@ class Leaf(Expr):
         if self.unit == "bytes":
             amount = quantity.parse(written)
             return None if amount is None else float(amount)
+        if self.unit == "seconds":
+            length = duration.parse(written)
+            return None if length is None else float(length)
         if self.kind == "list":
             return written if isinstance(written, list | tuple) else None
         if type(written) is int and is_long(written):
@@ -582,9 +585,9 @@ def field_of(path: str, kind: Kind, *, unit: str = "") -> Leaf:
     return Leaf("field", path, kind, unit=unit)
 
 
-def spec_of(path: str, kind: Kind) -> Leaf:
-    """A typed field of the spec, such as `transfer.backend`."""
-    return Leaf("spec", path, kind)
+def spec_of(path: str, kind: Kind, *, unit: str = "") -> Leaf:
+    """A typed field of the spec, such as `transfer.backend`; with a unit a quantity or a duration, as a float."""
+    return Leaf("spec", path, kind, unit=unit)
 
 
 def model_of(name: str, kind: Kind) -> Leaf:

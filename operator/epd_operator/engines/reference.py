@@ -148,6 +148,19 @@ _KEEPING: Final = (
         help="whose windows and stored pages are used; others' are not found",
     ),
 )
+# Decode stores windows of the layers that prefill keeps, or prefill would not find them.
+_FOLLOWING: Final = (
+    FlagSpec(
+        "decoder-replay-preset",
+        owner="spec.roles.prefill.args.decoder-replay-preset",
+        help="the preset of its prefill pods, which says which layers a window has",
+    ),
+    FlagSpec(
+        "decoder-replay",
+        owner="spec.roles.prefill.decoderReplay",
+        help="what its prefill pods do, which says which layers a window has",
+    ),
+)
 # Prefill and decode read the same prompt: one that takes images and one that refuses them must never be paired.
 _VISION: Final = FlagSpec(
     "vision", default="remote", identity=True, owner="spec.roles.encode", help="where images are encoded"
@@ -162,7 +175,8 @@ def _derive(role: RoleName, spec: Spec, grace_seconds: int) -> dict[str, Any]:
     drain = {"drain-timeout": max(1, grace_seconds - PRE_STOP_SECONDS - _EXIT_SECONDS)}
     if role == "encode":
         return drain
-    replay = _replay(spec.roles.prefill) if role == "prefill" else {}
+    prefill = spec.roles.prefill
+    replay = _replay(prefill) if role == "prefill" else _followed(prefill)
     return {**drain, **replay, "vision": "off" if spec.roles.encode is None else "remote"}
 
 
@@ -170,6 +184,12 @@ def _replay(prefill: PrefillRole) -> dict[str, str]:
     """Only what the user decides: a default that is not passed may change with the engine."""
     decoder = {} if prefill.decoder_replay == "Auto" else {"decoder-replay": prefill.decoder_replay.lower()}
     return {**decoder, "encoder-replay": "on"} if prefill.encoder_replay else decoder
+
+
+def _followed(prefill: PrefillRole) -> dict[str, Any]:
+    """What decode repeats of prefill's replay."""
+    given = {**prefill.args, **_replay(prefill)}
+    return {flag.name: given[flag.name] for flag in _FOLLOWING if flag.name in given}
 
 
 def _options(role: RoleName, context: Context) -> dict[str, Any]:
@@ -239,7 +259,7 @@ def _probes(_role: RoleName, startup_minutes: int, _leads: bool) -> dict[str, Pr
 _CATALOGUE: Final[Mapping[RoleName, Catalogue]] = {
     "encode": _catalogue(*_SHARED, *_OWNED),
     "prefill": _catalogue(*_PREFILL, *_OWNED, *_KEEPING, _VISION),
-    "decode": _catalogue(*_SERVING, *_OWNED, *_KEEPING, _VISION),
+    "decode": _catalogue(*_SERVING, *_OWNED, *_KEEPING, *_FOLLOWING, _VISION),
 }
 
 REFERENCE: Final = Profile(
