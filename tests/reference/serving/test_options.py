@@ -78,6 +78,10 @@ def test_all_faults_are_told_at_once() -> None:
         ("--role decode --max-total-tokens 10 --page-size 64", "must hold at least one page of 64"),
         ("--role prefill --swa-pool-config f", "--swa-pool-config is given with --encoder-replay off"),
         ("--role aggregated --kv-disk-path d", "--kv-disk-path is given with --encoder-replay off"),
+        (
+            "--role prefill --encoder-replay on --prefix-cache off --kv-disk-path d",
+            "--kv-disk-path is given with --prefix-cache off",
+        ),
         ("--role prefill --encoder-replay on --swa-pool-config=", "--swa-pool-config is empty: name a file"),
         ("--role prefill --encoder-replay on --kv-disk-path=", "--kv-disk-path is empty: name a folder"),
         ("--role decode --kv-disk-hours 72", "--kv-disk-hours is given without --kv-disk-path: name the folder"),
@@ -93,8 +97,10 @@ def test_flags_that_contradict_each_other(words: str, fault: str) -> None:
 def test_all_faults_of_pool_and_disk_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         parse(["--role", "prefill", "--swa-pool-config=", "--kv-disk-bytes", "0", "--kv-disk-hours", "x"])
-    replays = "--swa-pool-config is given with --encoder-replay off, which finds no prefix without its windows: give "
-    replays += "--encoder-replay on, or leave --swa-pool-config out"
+    replays = (
+        "--swa-pool-config is given with --encoder-replay off: it is of use to prompts that encoder-replay lets go on "
+    )
+    replays += "from a prefix; give --encoder-replay on, or leave --swa-pool-config out"
     assert caught.value.faults == (
         "--kv-disk-bytes is 0: must be at least 1",
         "--kv-disk-hours is 'x': must be a number",

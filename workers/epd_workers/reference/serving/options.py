@@ -264,11 +264,13 @@ def _outside(values: dict[str, Any], given: Collection[str]) -> list[str]:
     if "kv-disk-path" not in given:
         lost = [name for name in DISK_BOUNDS if name in given]
         faults += [f"--{name} is given without --kv-disk-path: name the folder, or leave it out" for name in lost]
-    if role in PROMPTED and values["encoder_replay"] == "off":
+    if role in PROMPTED:
         faults += [
-            f"--{name} is given with --encoder-replay off, which finds no prefix without its windows: give "
-            f"--encoder-replay on, or leave --{name} out"
+            f"--{name} is given with --{switch} off: no prompt would look there; give --{switch} on, or leave "
+            f"--{name} out"
             for name in places
+            for switch in ("encoder-replay", "prefix-cache")
+            if values[_field(switch)] == "off"
         ]
     if role == "decode" and places == ["kv-disk-path"]:
         faults.append(
