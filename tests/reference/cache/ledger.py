@@ -21,6 +21,7 @@ class Entry:
     used: int = 0
     window_used: int = 0
     flushed: bool = False
+    exact: bool = True
 
 
 @dataclass(eq=False)
@@ -35,23 +36,22 @@ class Ledger:
     def __init__(self, page_size: int, window: int, page_cap: int, window_cap: int) -> None:
         self.page_size, self.window = page_size, window
         self.page_cap, self.window_cap = page_cap, window_cap
-        self.salt: object = None
         self.entries: dict[Prefix, Entry] = {}
         self.flushed: set[Entry] = set()
         self.counts: Counter[str] = Counter()
         self._clock = 0
 
-    def match(self, key: Values[int]) -> list[Entry]:
+    def match(self, key: Values[int], salt: str) -> list[Entry]:
         found: list[Entry] = []
         for pages in range(1, len(key) // self.page_size + 1):
-            entry = self.entries.get(self._prefix(key, pages))
+            entry = self.entries.get((salt, tuple(key[: pages * self.page_size])))
             if entry is None:
                 break
             found.append(entry)
         return found
 
-    def usable(self, key: Values[int], rerun: int, *, need_window: bool) -> int:
-        found = self.match(key)
+    def usable(self, key: Values[int], salt: str, rerun: int, *, need_window: bool) -> int:
+        found = self.match(key, salt)
         for count in range(len(found), 0, -1):
             tokens = count * self.page_size
             needed = [i for i in range(count) if (i + 1) * self.page_size > tokens - self.window]
@@ -59,25 +59,35 @@ class Ledger:
                 return tokens
         return 0
 
-    def acquire(self, key: Values[int], tokens: int, *, windows: bool) -> Loan:
+    def acquire(self, key: Values[int], salt: str, tokens: int, *, windows: bool) -> Loan:
         loan = Loan()
-        for index, entry in enumerate(self.match(key)[: tokens // self.page_size]):
+        for index, entry in enumerate(self.match(key, salt)[: tokens // self.page_size]):
             self._lend(loan, entry, window=windows and (index + 1) * self.page_size > tokens - self.window)
         self.counts["hits" if tokens else "misses"] += 1
         self.counts["hit_tokens"] += tokens
         return loan
 
-    def insert(self, loan: Loan, key: Values[int], windows: Values[bool]) -> int:
-        """`windows` says for each page whether the request has a window page; returns how many pages were double."""
+    def insert(self, loan: Loan, key: Values[int], salt: str, windows: Values[bool], exact: Values[bool]) -> int:
+        """For each page: whether the request has a window page, and whether its page is exact.
+
+        Returns:
+            How many pages were double.
+        """
         if loan.entries and loan.entries[-1].flushed:
             return 0
-        double, salt = 0, loan.entries[0].prefix[0] if loan.entries else self.salt
+        double = 0
         for index in range(len(loan.entries), len(windows)):
             prefix = (salt, tuple(key[: (index + 1) * self.page_size]))
             entry = self.entries.get(prefix)
+            if entry is not None and exact[index] and not entry.exact:
+                if entry.locks:
+                    break
+                if entry.window:
+                    self._evict_window(entry)
+                entry.exact = True
             double += entry is not None
             if entry is None:
-                entry = self.entries[prefix] = Entry(prefix)
+                entry = self.entries[prefix] = Entry(prefix, exact=exact[index])
                 self.counts["inserted_pages"] += 1
             donated = windows[index] and not entry.window
             entry.window |= donated
@@ -164,9 +174,6 @@ class Ledger:
     def _evict_window(self, entry: Entry) -> None:
         entry.window = False
         self.counts["evicted_windows"] += 1
-
-    def _prefix(self, key: Values[int], pages: int) -> Prefix:
-        return self.salt, tuple(key[: pages * self.page_size])
 
     def _tick(self) -> int:
         self._clock += 1

@@ -23,6 +23,7 @@ PAGE = 4
 WINDOW = 6  # reaches into the middle of a page
 # Prompts leave one long text at a page or within one, and go on with one of three letters: prefixes meet and part.
 TEXT = tuple(range(10, 34))
+salts = st.sampled_from(["", "", "", "other"])
 prompts = st.builds(
     lambda kept, letter, more: (*TEXT[:kept], *(letter,) * more),
     st.sampled_from([0, 4, 8, 8, 12, 14, 16, 20, 24]),
@@ -37,6 +38,7 @@ class Running:
     sequence: Sequence
     loan: Loan
     reach: int  # first position whose window row it may read
+    salt: str
 
 
 class PrefixMachine(RuleBasedStateMachine):
@@ -55,14 +57,14 @@ class PrefixMachine(RuleBasedStateMachine):
         self.ledger = Ledger(PAGE, WINDOW, page_cap, window_cap)
         self.running: list[Running] = []
 
-    @rule(key=prompts, need_window=st.booleans(), rerun=st.sampled_from([0, 1, WINDOW]))
-    def begin(self, key: tuple[int, ...], need_window: bool, rerun: int) -> None:
-        self._begin(key, need_window=need_window, rerun=rerun)
+    @rule(key=prompts, salt=salts, need_window=st.booleans(), rerun=st.sampled_from([0, 1, WINDOW]))
+    def begin(self, key: tuple[int, ...], salt: str, need_window: bool, rerun: int) -> None:
+        self._begin(key, salt, need_window=need_window, rerun=rerun)
 
-    @rule(key=prompts, need_window=st.booleans(), keep=st.booleans())
-    def serve(self, key: tuple[int, ...], need_window: bool, keep: bool) -> None:
+    @rule(key=prompts, salt=salts, need_window=st.booleans(), keep=st.booleans())
+    def serve(self, key: tuple[int, ...], salt: str, need_window: bool, keep: bool) -> None:
         """A whole request at once, so that the tree fills."""
-        run = self._begin(key, need_window=need_window, rerun=1)
+        run = self._begin(key, salt, need_window=need_window, rerun=1)
         if run is None:
             return
         if self._extend(run, len(key), release=False):
@@ -70,23 +72,28 @@ class PrefixMachine(RuleBasedStateMachine):
         if not keep:
             self._end(run)
 
-    def _begin(self, key: tuple[int, ...], *, need_window: bool, rerun: int) -> Running | None:
-        match = self.tree.match(key)
+    def _begin(self, key: tuple[int, ...], salt: str, *, need_window: bool, rerun: int) -> Running | None:
+        match = self.tree.match(key, salt)
         tokens = self.tree.usable(match, need_window=need_window, rerun=rerun)
-        assert tokens == self.ledger.usable(key, rerun, need_window=need_window)
+        assert tokens == self.ledger.usable(key, salt, rerun, need_window=need_window)
         again = max(0, tokens - WINDOW)
         replay = 0 if need_window else (tokens - again // PAGE * PAGE) // PAGE
         if not self._make_room(0, replay):
             return None
-        tokens = self.tree.usable(self.tree.match(key), need_window=need_window, rerun=rerun)
+        match = self.tree.match(key, salt)
+        tokens = self.tree.usable(match, need_window=need_window, rerun=rerun)
         sequence = Sequence(self.pool)
-        self.tree.acquire(sequence, self.tree.match(key), tokens, windows=need_window)
-        loan = self.ledger.acquire(key, tokens, windows=need_window)
+        self.tree.acquire(sequence, match, tokens, windows=need_window)
+        loan = self.ledger.acquire(key, salt, tokens, windows=need_window)
+        marks = [entry.exact for entry in loan.entries]
+        assert sequence.exact_tokens == (None if all(marks) else marks.index(False) * PAGE)
         again = max(0, tokens - WINDOW)
         if not need_window:
             sequence.reserve_windows(again)
             write_rows(sequence, key, again, tokens, entries=False)
-        run = Running(key, sequence, loan, again)
+            if again:
+                sequence.approximate(tokens)
+        run = Running(key, sequence, loan, again, salt)
         self.running.append(run)
         return run
 
@@ -138,14 +145,9 @@ class PrefixMachine(RuleBasedStateMachine):
         self.tree.clear()
         self.ledger.clear()
 
-    @precondition(lambda self: self.ledger.held_pages > 7)
-    @rule(salt=st.sampled_from([None, "other"]))
-    def tell_salt(self, salt: str | None) -> None:
-        self.tree.salt = self.ledger.salt = salt
-
-    @rule(key=prompts)
-    def match(self, key: tuple[int, ...]) -> None:
-        found, expected = self.tree.match(key), self.ledger.match(key)
+    @rule(key=prompts, salt=salts)
+    def match(self, key: tuple[int, ...], salt: str) -> None:
+        found, expected = self.tree.match(key, salt), self.ledger.match(key, salt)
         assert (found.key_tokens, found.tokens) == (len(key), PAGE * len(expected))
         assert [page >= 0 for page in found.window_pages] == [entry.window for entry in expected]
         check_entries(self.pool, key, found.pages, found.tokens)
@@ -176,8 +178,8 @@ class PrefixMachine(RuleBasedStateMachine):
     @invariant()
     def tree_equals_ledger(self) -> None:
         expected = [*self.ledger.entries.values(), *self.ledger.flushed]
-        assert sorted((entry.window, entry.locks, entry.window_locks) for entry in expected) == sorted(
-            (node.window >= 0, node.locks, node.window_locks) for node in self._nodes()
+        assert sorted((entry.window, entry.locks, entry.window_locks, entry.exact) for entry in expected) == sorted(
+            (node.window >= 0, node.locks, node.window_locks, node.exact) for node in self._nodes()
         )
         for run in self.running:
             lease = run.sequence.lease
@@ -235,11 +237,12 @@ class PrefixMachine(RuleBasedStateMachine):
     def _insert(self, run: Running, *, windows: bool) -> None:
         sequence = run.sequence
         has = [windows and sequence.window_pages[index] >= 0 for index in range(sequence.length // PAGE)]
+        exact = [sequence.has_exact_page(index) for index in range(len(has))]
         before, free = list(sequence.pages), self.pool.pages.free_count
         evicted = self.tree.stats.evicted_pages
-        freed = self.tree.insert(run.key, sequence, windows=windows)
-        assert len(freed) == self.ledger.insert(run.loan, run.key, has)
-        assert set(freed) == set(before) - set(sequence.pages)
+        freed = self.tree.insert(run.key, sequence, run.salt, windows=windows)
+        assert len(freed) == self.ledger.insert(run.loan, run.key, run.salt, has, exact)
+        assert set(before) - set(sequence.pages) <= set(freed)
         assert self.pool.pages.free_count == free + len(freed) + self.tree.stats.evicted_pages - evicted
 
     def _release_windows(self, run: Running) -> None:

@@ -15,9 +15,9 @@ def fresh(pages: int = 20, windows: int = 20) -> KvPool:
     return KvPool(geometry(PAGE), pages, windows)
 
 
-def ran(tree: PrefixTree, pool: KvPool, key: tuple[int, ...] = KEY) -> Sequence:
+def ran(tree: PrefixTree, pool: KvPool, key: tuple[int, ...] = KEY, salt: str = "") -> Sequence:
     """A request that computed all of its key but what `usable` allows to skip."""
-    sequence, match = Sequence(pool), tree.match(key)
+    sequence, match = Sequence(pool), tree.match(key, salt)
     tree.acquire(sequence, match, tree.usable(match))
     sequence.reserve(len(key))
     write_rows(sequence, key, sequence.length, len(key))
@@ -25,9 +25,9 @@ def ran(tree: PrefixTree, pool: KvPool, key: tuple[int, ...] = KEY) -> Sequence:
     return sequence
 
 
-def leave(tree: PrefixTree, pool: KvPool, key: tuple[int, ...] = KEY) -> None:
-    sequence = ran(tree, pool, key)
-    tree.insert(key, sequence)
+def leave(tree: PrefixTree, pool: KvPool, key: tuple[int, ...] = KEY, salt: str = "") -> None:
+    sequence = ran(tree, pool, key, salt)
+    tree.insert(key, sequence, salt)
     sequence.release()
 
 
@@ -205,14 +205,12 @@ def test_a_request_can_leave_its_pages_as_it_goes() -> None:
 
 def test_another_salt_finds_nothing() -> None:
     pool = fresh()
-    tree = PrefixTree(pool, "weights 1", page_cap=6 * pool.geometry.page_bytes)
-    leave(tree, pool)
-    tree.salt = "weights 2"
-    assert tree.match(KEY).tokens == 0
-    leave(tree, pool, KEY[:9])
-    assert tree.match(KEY).tokens == 8
-    tree.salt = "weights 1"
-    assert tree.match(KEY).tokens == 16  # the oldest have made room
+    tree = PrefixTree(pool, page_cap=6 * pool.geometry.page_bytes)
+    leave(tree, pool, salt="one")
+    assert tree.match(KEY, "other").tokens == tree.match(KEY).tokens == 0
+    leave(tree, pool, KEY[:9], salt="other")
+    assert tree.match(KEY, "other").tokens == 8
+    assert tree.match(KEY, "one").tokens == 16  # the oldest have made room
 
 
 def test_a_flush_waits_for_nobody() -> None:
@@ -269,3 +267,50 @@ def test_a_sequence_begins_once_and_in_one_tree() -> None:
         other.insert(KEY, sequence)
     sequence.release()
     assert tree.make_room(20, 20)
+
+
+def test_what_follows_an_approximation_is_one() -> None:
+    pool = fresh()
+    tree = PrefixTree(pool)
+    first = ran(tree, pool, KEY[:16])
+    first.approximate(8)
+    tree.insert(KEY, first)
+    first.release()
+    assert [node.exact for node in tree.match(KEY).nodes] == [True, True, False, False]
+    second = ran(tree, pool)
+    assert second.exact_tokens == 8
+    tree.insert(KEY, second)
+    assert [node.exact for node in tree.match(KEY).nodes] == [True, True, False, False, False, False]
+    second.release()
+    assert second.exact
+
+
+def test_an_exact_page_replaces_an_approximation_that_nobody_uses() -> None:
+    pool = fresh()
+    tree = PrefixTree(pool)
+    exact = Sequence(pool)
+    exact.reserve(26)
+    write_rows(exact, KEY, 0, 26)
+    exact.advance(26)
+    for stop in (16, 24):
+        approximate = ran(tree, pool, KEY[:stop])
+        approximate.approximate(4)
+        tree.insert(KEY, approximate)
+        if stop == 24:
+            break
+        approximate.release()
+    held, shared = tree.stats, set(tree.match(KEY).pages)
+    assert tree.insert(KEY, exact) != ()
+    assert exact.borrowed == 1  # where others go on with an approximation it keeps its own
+    approximate.release()
+    own = exact.pages[1:6]
+    freed = tree.insert(KEY, exact)
+    assert set(freed) <= shared
+    assert list(tree.match(KEY).pages[1:]) == own
+    assert all(node.exact for node in tree.match(KEY).nodes)
+    exact.release()
+    stats = tree.stats
+    assert (stats.inserted_pages, stats.evicted_pages) == (held.inserted_pages, held.evicted_pages)
+    assert stats.inserted_windows == stats.evicted_windows + stats.held_windows
+    tree.clear()
+    assert (pool.pages.free_count, pool.window_pages.free_count) == (pool.pages.count, pool.window_pages.count)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_workers.reference.engine.job import Job
-from epd_workers.reference.engine.key import prefix_key
+from epd_workers.reference.engine.key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
@@ -92,11 +92,12 @@ async def test_pictures_are_told_apart_by_their_rows(model: LoadedModel) -> None
 def test_the_key_ends_before_a_picture_that_is_not_here() -> None:
     ids = [5, 258, 258, 6, 258, 7]
     first, second = picture(1, 2, 1), picture(4, 1, 2)
-    whole = prefix_key(Prompt(ids, [first, second]), 258)
+    shown = pictures(Prompt(ids, [first, second]))
+    whole = prefix_key(ids, shown, 258)
     assert [whole[at] for at in (0, 3, 5)] == [5, 6, 7]
     assert whole[1] == whole[2] < 0 > whole[4] != whole[1]
-    assert prefix_key(Prompt(ids, [first]), 258) == whole[:4]
-    assert prefix_key(Prompt(ids), 258) == [5]
+    assert prefix_key(ids, shown[:1], 258) == whole[:4]
+    assert prefix_key(ids, (), 258) == [5]
 
 
 async def test_prompt_logprobs_run_every_row(model: LoadedModel) -> None:

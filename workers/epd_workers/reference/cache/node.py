@@ -22,6 +22,7 @@ class Node:
         locks: Requests that use the global page.
         window_locks: Requests that use the window page.
         detached: No longer to be found; freed with the last lock.
+        exact: Whether the entries are those of a run that nothing interrupted, rather than an approximation of them.
     """
 
     name: Hashable
@@ -32,6 +33,7 @@ class Node:
     locks: int = 0
     window_locks: int = 0
     detached: bool = False
+    exact: bool = True
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,6 @@ class PrefixTree:
     def __init__(
         self,
         pool: KvPool,
-        salt: Hashable = None,
         *,
         page_cap: int | None = None,
         window_cap: int | None = None,
@@ -115,11 +114,9 @@ class PrefixTree:
 
         Args:
             pool: Where the pages lie.
-            salt: Part of every key; entries made under another one are not found, and age out.
             page_cap: Most bytes of global pages to hold for requests to come; None is the whole pool.
             window_cap: The same of window pages.
         """
-        self.salt = salt
         self._pool = pool
         geometry = pool.geometry
         self._size, self._window = geometry.page_size, geometry.window
@@ -135,13 +132,18 @@ class PrefixTree:
         """A copy of the counters."""
         return replace(self._stats)
 
-    def match(self, key: Values[int]) -> Match:
-        """Find the longest cached prefix; changes nothing."""
+    def match(self, key: Values[int], salt: str = "") -> Match:
+        """Find the longest cached prefix; changes nothing.
+
+        Args:
+            key: Names of the tokens.
+            salt: What was inserted with another one is not found.
+        """
         nodes: list[Node] = []
         node: Node | None = self._root
         for index in range(len(key) // self._size):
             assert node is not None
-            node = node.children.get(self._name(key, index))
+            node = node.children.get(self._name(key, index, salt))
             if node is None:
                 break
             nodes.append(node)
@@ -170,7 +172,9 @@ class PrefixTree:
                 longest = count
         return longest * self._size
 
-    def acquire(self, sequence: Sequence, match: Match, tokens: int, *, windows: bool = True) -> None:
+    def acquire(
+        self, sequence: Sequence, match: Match, tokens: int, *, windows: bool = True, restored: int = 0
+    ) -> None:
         """Begin a sequence with the first tokens of a match and count the hit or, with 0 tokens, the miss.
 
         Args:
@@ -178,6 +182,7 @@ class PrefixTree:
             match: A match of its prompt, taken since the tree last changed.
             tokens: How many to take, in whole pages, as `usable` says.
             windows: Take the windows before `tokens` too; without them the caller reserves its own.
+            restored: Tokens behind these that the caller has from elsewhere: they count as found.
 
         Raises:
             ValueError: The match does not hold that, or no longer; or the sequence is not empty.
@@ -192,20 +197,27 @@ class PrefixTree:
         sequence.adopt(lease, [node.page for node in nodes], borrowed)
         for index, node in enumerate(nodes):
             self._borrow(lease, node, window=index >= first)
-        self._stats.hits += count > 0
-        self._stats.misses += count == 0
-        self._stats.hit_tokens += tokens
+            if not node.exact:
+                sequence.approximate(index * self._size)
+        found = tokens + restored
+        self._stats.hits += found > 0
+        self._stats.misses += found == 0
+        self._stats.hit_tokens += found
 
-    def insert(self, key: Values[int], sequence: Sequence, *, windows: bool = True) -> tuple[int, ...]:
+    def insert(self, key: Values[int], sequence: Sequence, salt: str = "", *, windows: bool = True) -> tuple[int, ...]:
         """Hand the full pages of a sequence, which may run on, over to the tree.
 
         Where the tree has the same page already, the sequence goes on with the tree's and its own is freed. Window
         pages are not exchanged: with decoder replay two requests' windows of the same tokens may differ in which late
         layers' rows are written, so a running sequence keeps its own, and the tree takes one only where it has none.
 
+        An exact page takes the place of one that approximates it and that nobody uses. While somebody uses that one
+        nothing from there on is handed over: an exact sequence must not go on with an approximation.
+
         Args:
             key: Token ids of the sequence's beginning; those behind `sequence.length` are not looked at.
             sequence: Which one; it keeps using the pages, now borrowed, until it is released.
+            salt: Only those who say the same find them.
             windows: Hand window pages over too.
 
         Returns:
@@ -219,12 +231,16 @@ class PrefixTree:
             return ()
         pages, parent = [], lease.nodes[-1] if lease.nodes else self._root
         for index in range(len(lease.nodes), min(len(key), sequence.length) // self._size):
-            name = self._name(key, index)
+            name, exact = self._name(key, index, salt), sequence.has_exact_page(index)
             node = parent.children.get(name)
             if node is None:
-                node = parent.children[name] = Node(name, parent, sequence.pages[index])
+                node = parent.children[name] = Node(name, parent, sequence.pages[index], exact=exact)
                 self._stats.inserted_pages += 1
                 self._stats.held_pages += 1
+            elif exact and not node.exact:
+                if node.locks:
+                    break
+                pages.append(self._correct(node, sequence.pages[index]))
             else:
                 pages.append(sequence.replace_page(index, node.page))
             donated = windows and node.window < 0 <= sequence.window_pages[index]
@@ -309,6 +325,13 @@ class PrefixTree:
             lease.windows.add(len(lease.nodes))
         lease.nodes.append(node)
 
+    def _correct(self, node: Node, page: int) -> int:
+        """Give an idle node the exact page; returns the one that it had. Its window goes, being no better."""
+        if node.window >= 0:
+            self._evict_window(node)
+        corrected, node.page, node.exact = node.page, page, True
+        return corrected
+
     def _evict_page(self) -> None:
         node = next(iter(self._idle))
         del self._idle[node]
@@ -345,9 +368,9 @@ class PrefixTree:
         node.window = -1
         self._stats.held_windows -= 1
 
-    def _name(self, key: Values[int], index: int) -> Hashable:
+    def _name(self, key: Values[int], index: int, salt: str) -> Hashable:
         page = tuple(key[index * self._size : (index + 1) * self._size])
-        return page if index else (self.salt, page)
+        return page if index else (salt, page)
 
     def _first_window(self, tokens: int) -> int:
         """The first page that the window before `tokens` reaches into."""

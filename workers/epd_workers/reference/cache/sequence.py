@@ -42,6 +42,8 @@ class Sequence:
         pending: By owner layer of pairs, the float32 (value, gate) of an unpaired last token, each [head_dim].
         history: What Engram must know of the past.
         lease: What it borrows from a prefix tree.
+        exact_tokens: How many tokens from the first one on have the very entries of a run that nothing interrupted;
+            None if all have, those to come included.
     """
 
     def __init__(self, pool: KvPool) -> None:
@@ -52,6 +54,7 @@ class Sequence:
         self.pending: dict[int, tuple[Tensor, Tensor] | None] = {}
         self.history: object | None = None
         self.lease: Lease | None = None
+        self.exact_tokens: int | None = None
         self._tables: tuple[Tensor, Tensor] | None = None
         self._first_window = 0
         self._clear_pending()
@@ -75,6 +78,19 @@ class Sequence:
     def borrowed(self) -> int:
         """Leading pages that belong to a prefix tree: never written."""
         return self.lease.page_count if self.lease else 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether everything in it is what a run that nothing interrupted would have left."""
+        return self.exact_tokens is None
+
+    def has_exact_page(self, index: int) -> bool:
+        """Whether the entries of the page at this place are."""
+        return self.exact_tokens is None or (index + 1) * self.pool.geometry.page_size <= self.exact_tokens
+
+    def approximate(self, start: int) -> None:
+        """Note that what stands at `start` and behind only approximates an uninterrupted run."""
+        self.exact_tokens = start if self.exact_tokens is None else min(start, self.exact_tokens)
 
     def reserve(self, tokens: int, windows_from: int = 0) -> None:
         """Make room for `tokens` tokens in all; a failure changes nothing.
@@ -164,7 +180,7 @@ class Sequence:
             self.lease.release()
         self.length = 0
         self.pages, self.window_pages = [], []
-        self.history = self.lease = self._tables = None
+        self.history = self.lease = self._tables = self.exact_tokens = None
         self._first_window = 0
         self._clear_pending()
 

@@ -100,6 +100,41 @@ def write_window_page(sequence: Sequence, index: int, data: bytes) -> None:
     rows.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8).view_as(rows))
 
 
+def read_window(sequence: Sequence, end: int, layers: int) -> bytes:
+    """Window rows of the first layers before a position, as many as the window has or there are.
+
+    Args:
+        sequence: Which one.
+        end: The position behind the last row.
+        layers: How many layers from the first one on.
+
+    Returns:
+        [layers, rows, bytes], positions rising.
+
+    Raises:
+        IndexError: Some of the rows are gone.
+    """
+    return torch.cat([part[:layers] for part in _window_parts(sequence, end)], 1).numpy().tobytes()
+
+
+def write_window(sequence: Sequence, end: int, layers: int, data: bytes) -> None:
+    """Take over what `read_window` gave elsewhere.
+
+    Raises:
+        LayoutMismatch: `data` is not as long as the window before `end` is here.
+        IndexError: No window pages were reserved for it.
+    """
+    geometry = sequence.pool.geometry
+    rows = min(geometry.window, end)
+    expected = layers * rows * geometry.window_bytes
+    if len(data) != expected:
+        raise LayoutMismatch(f"the window before {end} has {len(data)} bytes: this model's has {expected}")
+    source = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(layers, rows, geometry.window_bytes)
+    parts = list(_window_parts(sequence, end))
+    for part, values in zip(parts, source.split([part.shape[1] for part in parts], 1), strict=True):
+        part[:layers] = values
+
+
 def read_state(sequence: Sequence) -> bytes:
     """State beside the pages: per owner of pairs the little-endian float32 value and gate; empty for an even length.
 
@@ -148,6 +183,13 @@ def _parts(sequence: Sequence, index: int) -> Iterator[tuple[int, Tensor]]:
     for owner in sorted(pool.geometry.owners, key=lambda owner: (owner.ratio, owner.layer)):
         yield owner.ratio, pool.main_page(owner.layer, page)
         yield owner.ratio, pool.index_page(owner.layer, page)
+
+
+def _window_parts(sequence: Sequence, end: int) -> Iterator[Tensor]:
+    """The window's rows before `end`, page after page: [layers, rows, bytes] each, a view."""
+    size, start = sequence.pool.geometry.page_size, max(0, end - sequence.pool.geometry.window)
+    for index in range(start // size, -(-end // size)):
+        yield _window(sequence, index)[:, max(0, start - index * size) : min(size, end - index * size)]
 
 
 def _window(sequence: Sequence, index: int) -> Tensor:

@@ -56,19 +56,23 @@ def check_prompt(prompt: Prompt, config: ModelConfig, image_id: int, *, embedded
         raise InvalidRequest("; ".join(faults))
 
 
-def check_handover(handover: Handover, pieces: Sequence[Piece], *, tokens: int, geometry: Geometry) -> None:
+def check_handover(
+    handover: Handover, pieces: Sequence[Piece], *, token_ids: Sequence[int], geometry: Geometry, image_id: int
+) -> None:
     """Check that what prefill handed over belongs to this model and this prompt.
 
     Args:
         handover: What prefill said.
         pieces: What it sent.
-        tokens: Length of the prompt here.
+        token_ids: The prompt here.
         geometry: Of the caches here.
+        image_id: The placeholder of an image row.
 
     Raises:
         LayoutMismatch: Other weights, formats, sizes or page size.
         InvalidRequest: Other prompt, or pieces are missing.
     """
+    tokens = len(token_ids)
     here, there = (geometry.layout, geometry.page_size), (handover.layout, handover.page_size)
     if here != there:
         raise LayoutMismatch(f"prefill's layout and page size are {there}: decode's are {here}; start both alike")
@@ -85,6 +89,10 @@ def check_handover(handover: Handover, pieces: Sequence[Piece], *, tokens: int, 
         )
         if names
     ]
+    for number, picture in enumerate(handover.pictures):
+        span = range(picture.start, picture.start + picture.tokens)
+        if not (span and 0 <= span.start and span.stop <= tokens and all(token_ids[at] == image_id for at in span)):
+            faults.append(f"prefill says pictures[{number}] covers {span}: must be image placeholders of the prompt")
     if handover.pages != -(-tokens // geometry.page_size):
         faults.append(f"prefill says {handover.pages} pages: {tokens} tokens need {-(-tokens // geometry.page_size)}")
     if faults:

@@ -177,7 +177,8 @@ class Engine:
             LayoutMismatch: The pieces come from other weights, formats or sizes.
             InvalidRequest: The handover does not belong to this prompt, or pieces are missing.
         """
-        check_handover(handover, pieces, tokens=len(prompt.token_ids), geometry=self._scheduler.geometry)
+        geometry, image_id = self._scheduler.geometry, self._model.image_id
+        check_handover(handover, pieces, token_ids=prompt.token_ids, geometry=geometry, image_id=image_id)
         return self._stream(*self._submit("resume", rid, prompt, sampling, handover=handover, pieces=pieces))
 
     def abort(self, rid: str) -> None:

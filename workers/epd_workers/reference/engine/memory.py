@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epd_workers.reference.cache.pool import KvPool
@@ -13,7 +14,32 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.cache.prefix import PrefixStats
     from epd_workers.reference.cache.sequence import Sequence
+    from epd_workers.reference.engine.recall import Found
     from epd_workers.reference.engine.request import Limits
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a prompt begins to run.
+
+    Attributes:
+        hit: Tokens that need not run.
+        again: Rows before the hit's end that run again.
+        least: Rows that the first step behind the hit runs at least. Decoder replay may have left the late layers'
+            windows before the hit unwritten; this many rows reach back no further than themselves.
+        windows_from: First position whose windows are complete.
+        stored: Pages of the hit that come from a store: the last ones.
+        adopted: Whether the window before the hit's end comes from a pool.
+        avoided: Rows that a replay would have run besides.
+    """
+
+    hit: int = 0
+    again: int = 0
+    least: int = 1
+    windows_from: int = 0
+    stored: int = 0
+    adopted: bool = False
+    avoided: int = 0
 
 
 class Memory:
@@ -25,16 +51,17 @@ class Memory:
     Attributes:
         geometry: Sizes of everything.
         pool: The pages.
-        least_after_hit: Rows that the first step behind a prefix hit runs at least. Decoder replay may have left the
-            late layers' windows before the hit unwritten; this many rows reach back no further than themselves.
+        rerun: Last tokens of a prompt that run in any case, unless a replay brings their windows back: the window with
+            decoder replay, else one.
     """
 
-    def __init__(self, geometry: Geometry, limits: Limits) -> None:
+    def __init__(self, geometry: Geometry, limits: Limits, *, windows_shared: bool = False) -> None:
         """Make the pools.
 
         Args:
             geometry: Of the model that will use them.
             limits: How many requests and tokens they must hold.
+            windows_shared: Windows are handed in to a pool, and adopted from there.
 
         Raises:
             ValueError: There is not so much memory.
@@ -42,11 +69,12 @@ class Memory:
         size, window = geometry.page_size, geometry.window
         self.geometry = geometry
         self._cache, self._encoder_replay = limits.prefix_cache, limits.encoder_replay
-        self._rerun = window if limits.replay and not limits.encoder_replay else 1
-        self.least_after_hit = self._rerun
+        self.rerun = window if limits.replay else 1
+        # What nobody may ask for later need not be kept until the prompt's end.
+        self._kept = self.rerun if windows_shared or not limits.encoder_replay else 1
         pages = limits.max_total_tokens // size
-        # `recede` keeps the window before a page boundary up to `_rerun` rows back, which may not begin at a page.
-        rows = max(limits.chunked_prefill_size, self.least_after_hit) + self._rerun - 1
+        # `recede` keeps the window before a page boundary up to `_kept` rows back, which may not begin at a page.
+        rows = max(limits.chunked_prefill_size, self._kept) + self._kept - 1
         each = min(geometry.window_pages_per_request(rows) + (window % size > 0), pages)
         kept = -(-limits.window_cache_tokens // size) if self._cache and not self._encoder_replay else 0
         windows = limits.max_running_requests * each + kept
@@ -65,21 +93,63 @@ class Memory:
         """The prefix tree's counters."""
         return self._tree.stats
 
-    def begin(self, sequence: Sequence, key: Values[int]) -> int:
-        """Begin an empty sequence with the longest cached prefix of its prompt; at least one token is left to run.
+    def matched(self, key: Values[int], salt: str) -> int:
+        """Tokens whose pages are here."""
+        return self._tree.match(key, salt).tokens if self._cache else 0
 
-        With decoder replay the window's rows at the prompt's end are left too. With encoder replay windows are never
-        kept: the rows before the hit's end run again instead.
+    def begin(self, sequence: Sequence, key: Values[int], salt: str, found: Found) -> Start:
+        """Begin an empty sequence with what there is of its prompt; at least one token is left to run.
 
-        Returns:
-            How many rows before the hit's end must run again.
+        Without encoder replay that ends where the tree has the windows too, and with decoder replay a window before the
+        prompt's end at latest. With encoder replay windows are never kept here: it ends where a pool had the window, or
+        at the last page, and the rows before run again.
+
+        Args:
+            sequence: The prompt's.
+            key: Names of its tokens.
+            salt: Whom it may share with.
+            found: What others had left; the caller writes it into the pages that are reserved here.
         """
         if not self._cache:
-            return 0
-        match = self._tree.match(key)
-        tokens = self._tree.usable(match, need_window=not self._encoder_replay, rerun=self._rerun)
-        self._tree.acquire(sequence, match, tokens, windows=not self._encoder_replay)
-        return min(tokens, self.geometry.window) if self._encoder_replay else 0
+            return Start()
+        match = self._tree.match(key, salt)
+        if not self._encoder_replay:
+            tokens = self._tree.usable(match, rerun=self.rerun)
+            self._tree.acquire(sequence, match, tokens)
+            return Start(tokens, least=self.rerun)
+        start = self._start(len(key), match.tokens, found)
+        stored = start.stored * self.geometry.page_size
+        self._tree.acquire(sequence, match, start.hit - stored, windows=False, restored=stored)
+        lowest = start.windows_from if start.adopted else None
+        windows_from = start.hit if lowest is None else lowest
+        self.reserve(sequence, start.hit, windows_from=windows_from, again_from=lowest)
+        sequence.advance(stored)
+        return start
+
+    def _start(self, tokens: int, matched: int, found: Found) -> Start:
+        """The one verdict: adopt the window, or run the rows before the last page again.
+
+        Args:
+            tokens: Length of the prompt.
+            matched: Tokens whose pages are here.
+            found: What others had left.
+        """
+        size, window = self.geometry.page_size, self.geometry.window
+        stored = (found.first + len(found.pages)) * size if found.first * size <= matched else 0
+        reach = max(matched, stored)
+        hit = self._floor(min(reach, tokens - 1))
+        again = min(hit, window)
+        if found.window is None or not 0 < found.position <= min(reach, tokens - self.rerun):
+            return Start(hit, again, windows_from=hit - again, stored=max(0, hit - matched) // size)
+        adopted, kept = found.position, min(found.position, window)
+        return Start(
+            adopted,
+            least=self.rerun,
+            windows_from=adopted - kept,
+            stored=max(0, adopted - matched) // size,
+            adopted=True,
+            avoided=max(0, adopted + again - hit),
+        )
 
     def reserve(self, sequence: Sequence, tokens: int, *, windows_from: int = 0, again_from: int | None = None) -> None:
         """Give a sequence room for `tokens` tokens in all.
@@ -104,22 +174,27 @@ class Memory:
 
     def recede(self, sequence: Sequence) -> None:
         """Give up the windows that neither a later row nor the longest hit of the same tokens can need."""
-        hit = self._floor(sequence.length - self._rerun + 1)
-        sequence.release_windows(hit - self.geometry.window)
+        sequence.release_windows(self._floor(sequence.length - self._kept + 1) - self.geometry.window)
 
-    def keep(self, sequence: Sequence, key: Values[int], windows_from: int) -> None:
+    def boundaries(self, length: int) -> range:
+        """The page boundaries that a longer text than this many tokens may come back to."""
+        size = self.geometry.page_size
+        return range(max(size, self._floor(length + 1 - self.rerun)), self._floor(length) + 1, size)
+
+    def keep(self, sequence: Sequence, key: Values[int], salt: str, windows_from: int) -> None:
         """Share the full pages of a sequence with later requests.
 
         Args:
             sequence: Which one; it may run on.
             key: Of its tokens, as far as known.
+            salt: Whom it may share with.
             windows_from: First position whose windows are complete; for a sequence that ends if above 0, as the
                 windows before are given up.
         """
         if not self._cache:
             return
         sequence.release_windows(-self._floor(-windows_from))
-        self._tree.insert(key, sequence, windows=not self._encoder_replay)
+        self._tree.insert(key, sequence, salt, windows=not self._encoder_replay)
 
     def clear(self) -> None:
         """Forget all prefixes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -194,6 +195,25 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """What tells a picture from any other, where its rows are not.
+
+    Attributes:
+        start: Position of its first placeholder token.
+        tokens: How many it has.
+        digest: 64 hexadecimal digits of SHA-256 over its embeddings.
+    """
+
+    start: int
+    tokens: int
+    digest: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{64}", self.digest):
+            raise ValueError(f"digest is {self.digest!r}: must be 64 hexadecimal digits")
+
+
+@dataclass(frozen=True)
 class Handover:
     """Everything besides pieces, prompt and sampling that decode needs to go on exactly.
 
@@ -204,7 +224,9 @@ class Handover:
         page_size: Tokens per page.
         layout: Digest of everything that the bytes depend on.
         seed: The seed in use, also when the request named none.
-        exact: Whether the entries are those of a run that nothing interrupted.
+        exact: Whether the entries are those of a run that nothing interrupted. Who does not say so is not believed:
+            others would build on what is none.
+        pictures: What stands in the prompt where decode sees placeholders.
     """
 
     first: Step
@@ -213,7 +235,8 @@ class Handover:
     page_size: int
     layout: str
     seed: int
-    exact: bool = True
+    exact: bool = False
+    pictures: tuple[Picture, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -230,7 +253,8 @@ class Handover:
             first = dict(data["first"])
             first["top_logprobs"] = tuple((int(i), float(p)) for i, p in first["top_logprobs"])
             first["prompt_logprobs"] = tuple(first["prompt_logprobs"])
-            return Handover(**{**data, "first": Step(**first)})
+            pictures = tuple(Picture(**picture) for picture in data.get("pictures", ()))
+            return Handover(**{**data, "first": Step(**first), "pictures": pictures})
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"handover is not one of this version: {error!r}") from error
 

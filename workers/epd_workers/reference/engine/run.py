@@ -10,7 +10,9 @@ import numpy as np
 from epd_workers.reference.cache import wire
 from epd_workers.reference.engine.check import expected_pieces
 from epd_workers.reference.engine.job import Piece
-from epd_workers.reference.engine.key import prefix_key
+from epd_workers.reference.engine.key import Names
+from epd_workers.reference.engine.memory import Start
+from epd_workers.reference.engine.recall import Found
 from epd_workers.reference.engine.request import Handover, Step
 from epd_workers.reference.engine.sampler import History, choose, log_softmax, penalize, ranked, uniform
 from epd_workers.reference.engine.text import TextStream
@@ -18,6 +20,7 @@ from epd_workers.reference.model.interface import Extend, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from collections.abc import Sequence as Values
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.sequence import Sequence
     from epd_workers.reference.engine.job import Event, Job
     from epd_workers.reference.engine.memory import Memory
+    from epd_workers.reference.engine.recall import Recall
     from epd_workers.reference.engine.request import Finish
     from epd_workers.reference.model.loaded import LoadedModel
 
@@ -38,31 +42,39 @@ class Mark(NamedTuple):
 
 
 class Run:
-    """State of an admitted job. The model thread alone calls it; `alive` is guarded by the scheduler's lock.
+    """State of a job. Once it is admitted the model thread alone calls it; `alive` is guarded by the scheduler's lock.
 
     Attributes:
         job: What was asked.
         sequence: Its pages.
+        recall: What is being looked up for it; None if nothing is.
         alive: Neither aborted nor done.
         begun: It has taken over a prefix, or what prefill sent.
+        start: Where its prompt began to run.
+        pages_shared: Leading pages that need not be handed in to a store.
+        windows_shared: The last position whose window has been handed in.
     """
 
-    def __init__(self, job: Job, sequence: Sequence, model: LoadedModel) -> None:
+    def __init__(self, job: Job, sequence: Sequence, model: LoadedModel, recall: Recall | None = None) -> None:
         self.job = job
         self.sequence = sequence
+        self.recall = recall
         self.alive = True
         self.begun = False
+        self.start = Start()
+        self.pages_shared = self.windows_shared = 0
         self._model = model
-        self._hit = self._again = self._pages_out = 0
+        self._names = Names(job, model.image_id, sequence.pool.geometry.page_size)
+        self._found = Found()
+        self._pages_out = 0
         self._answer: list[int] = []
-        self._history = History(model.config.vocab_size, job.prompt.token_ids)
         self._text = TextStream(model.tokenizer, job.sampling.stop, job.sampling.min_new_tokens)
         self._prompt_logprobs: list[float | None] = [None]
 
     @property
     def hit(self) -> int:
         """Prompt tokens whose entries an earlier request had left."""
-        return self._hit
+        return self.start.hit
 
     @property
     def prefilling(self) -> bool:
@@ -77,8 +89,12 @@ class Run:
     @property
     def key(self) -> list[int]:
         """Names of all tokens run so far, as far as known."""
-        known = len(self._prompt_key) == len(self.job.prompt.token_ids)
-        return self._prompt_key + self._answer if known else self._prompt_key
+        return self._names.key(self._answer)
+
+    @property
+    def chain(self) -> Values[bytes]:
+        """Digest of every full page of tokens run so far, as far as their names are known."""
+        return self._names.chain(self._answer)
 
     @property
     def windows_from(self) -> int:
@@ -86,14 +102,45 @@ class Run:
         window = self._model.config.window
         return max(0, len(self.job.prompt.token_ids) - window) if self.job.kind == "resume" else 0
 
+    @property
+    def whole_from(self) -> int:
+        """First position whose windows were computed, received or adopted here."""
+        return max(self.windows_from, self.start.windows_from)
+
+    def blocked(self, now: float) -> bool:
+        """Whether it waits for what others may have left of its prompt."""
+        return not self.begun and self.recall is not None and not self.recall.due(now)
+
     def begin(self, memory: Memory) -> None:
-        """Take over what an earlier request left of this prompt; log-probabilities of a prompt need all its rows."""
+        """Reserve what an earlier request left of this prompt; log-probabilities of a prompt need all its rows."""
         ids = self.job.prompt.token_ids
+        if self.recall is not None:
+            self._found, self.recall = self.recall.take(), None
         if not self.job.sampling.prompt_logprobs:
-            self._again = memory.begin(self.sequence, self._prompt_key)
-        self._hit = self.sequence.length
-        self.sequence.history = self._model.history(ids[: self._hit - self._again])
+            self.start = memory.begin(self.sequence, self._names.prompt, self.job.prompt.salt, self._found)
+        self.pages_shared = self.hit // memory.geometry.page_size
+        self.sequence.history = self._model.history(ids[: self.hit - self.start.again])
         self.begun = True
+
+    def take_over(self, layers: int) -> None:
+        """Write what came from stores into the pages that `begin` has reserved, and note what is not exact.
+
+        Args:
+            layers: How many the window has.
+        """
+        found, start, size = self._found, self.start, self.sequence.pool.geometry.page_size
+        self._found = Found()
+        for index in range(start.hit // size - start.stored, start.hit // size):
+            page = found.pages[index - found.first]
+            wire.write_page(self.sequence, index, page.data)
+            if page.replayed:
+                self.sequence.approximate(index * size)
+        if start.adopted and found.window is not None:
+            wire.write_window(self.sequence, start.hit, layers, found.window.data)
+            if found.window.replayed:
+                self.sequence.approximate(start.hit)
+        if start.again < start.hit and start.again:
+            self.sequence.approximate(start.hit)
 
     def reserve_restored(self, memory: Memory) -> None:
         """Take the pages that prefill's pieces go into."""
@@ -113,15 +160,18 @@ class Run:
             else:
                 wire.write_state(self.sequence, piece.data)
         self.job.pieces.clear()
+        self.pages_shared = len(ids) // self.sequence.pool.geometry.page_size
+        if not handover.exact:
+            self.sequence.approximate(0)
         self.sequence.history = self._model.history(ids)
         self._record(handover.first.token_id)
         self.begun = True
         return handover.first
 
-    def next_rows(self, size: int, least_after_hit: int) -> int:
+    def next_rows(self, size: int) -> int:
         """Prompt rows of the next chunk, those that run again included."""
         start, again = self._place()
-        size = max(size, least_after_hit) if start == self._hit > 0 else size
+        size = max(size, self.start.least) if start == self.hit > 0 else size
         return min(size, len(self.job.prompt.token_ids) - start) + again
 
     def next_chunk(self, memory: Memory, size: int) -> Extend:
@@ -133,7 +183,7 @@ class Run:
         Raises:
             OutOfPages: More than was admitted.
         """
-        rows = self.next_rows(size, memory.least_after_hit)
+        rows = self.next_rows(size)
         start, again = self._place()
         first = start - again
         memory.reserve(self.sequence, first + rows, again_from=first if again else None)
@@ -181,17 +231,22 @@ class Run:
             return [step]
         geometry, prompt = self.sequence.pool.geometry, len(self.job.prompt.token_ids)
         pages = -(-prompt // geometry.page_size)
-        handover = Handover(step, prompt, pages, geometry.page_size, geometry.layout, self.job.seed)
+        handover = Handover(
+            *(step, prompt, pages, geometry.page_size, geometry.layout, self.job.seed),
+            exact=self.sequence.exact,
+            pictures=self._names.pictures,
+        )
         return [*events, *self._last_pieces(), handover]
 
     @cached_property
-    def _prompt_key(self) -> list[int]:
-        return prefix_key(self.job.prompt, self._model.image_id)
+    def _history(self) -> History:
+        """Made when the first token is chosen: a request that waits needs none."""
+        return History(self._model.config.vocab_size, self.job.prompt.token_ids)
 
     def _place(self) -> tuple[int, int]:
         """First position of the next chunk's new rows, and how many before it run again."""
         start = self.sequence.length
-        return start, self._again if start == self._hit else 0
+        return start, self.start.again if start == self.hit else 0
 
     def _take(self, logits: NDArray[np.float64]) -> Step:
         """Choose the next token from one row [vocab]."""
@@ -209,7 +264,7 @@ class Run:
             logprobs = log_softmax(logits)
             logprob, top = float(logprobs[token]), ranked(logprobs, sampling.top_logprobs)
         prompt_logprobs = tuple(self._prompt_logprobs) if sampling.prompt_logprobs and index == 0 else ()
-        cached = self._hit if index == 0 else 0
+        cached = self.hit if index == 0 else 0
         return Step(token, logprob, top, finish, matched, prompt_logprobs, cached)
 
     def _record(self, token: int) -> tuple[Finish | None, int | str | None]:

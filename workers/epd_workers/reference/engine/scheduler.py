@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epd_workers.reference.cache.sequence import Sequence
+from epd_workers.reference.engine.exchange import Exchange
 from epd_workers.reference.engine.memory import Memory
 from epd_workers.reference.engine.pool import Pool
 from epd_workers.reference.engine.request import (
@@ -18,12 +21,12 @@ from epd_workers.reference.engine.request import (
     InvalidRequest,
     Load,
     QueueFull,
-    ReplayState,
     Step,
 )
 from epd_workers.reference.engine.run import Run
 from epd_workers.reference.engine.store import ALONE, Stores
-from epd_workers.reference.model.replay import PRESETS, Work
+from epd_workers.reference.engine.tally import Tally
+from epd_workers.reference.model.replay import PRESETS, early_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +37,10 @@ if TYPE_CHECKING:
 
     from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.engine.job import Event, Job
-    from epd_workers.reference.engine.request import Limits, ReplayReason
+    from epd_workers.reference.engine.request import Limits, ReplayState
     from epd_workers.reference.model.interface import Extend
     from epd_workers.reference.model.loaded import LoadedModel
+    from epd_workers.reference.model.replay import Work
 
 _log = logging.getLogger(__name__)
 
@@ -63,20 +67,20 @@ class Scheduler:
         """
         self._model = model
         self._limits = limits
-        self._stores = stores
         self._changed = threading.Condition()
         self._pool = Pool(limits)
-        self._memory = Memory(model.geometry(limits.page_size, limits.cache_type), limits)
-        self._forward = model.bind(self._memory.pool, PRESETS[limits.replay] if limits.replay else None)
-        self._waiting: dict[str, Job] = {}
+        geometry = model.geometry(limits.page_size, limits.cache_type)
+        self._memory = Memory(geometry, limits, windows_shared=stores.windows is not None)
+        replay = PRESETS[limits.replay] if limits.replay else None
+        self._forward = model.bind(self._memory.pool, replay)
+        self._exchange = Exchange(stores, limits, self._memory, early_layers(replay, model.weights.config.text))
+        self._tally = Tally(limits, geometry.window)
+        self._waiting: dict[str, Run] = {}
         self._runs: dict[str, Run] = {}
         self._images: deque[EncodeJob] = deque()
         self._closed = ""
         self._stepper = 0
         self._ended: list[Sequence] = []
-        self._work = Work()
-        self._bypassed = self._trimmed = False
-        self._prompt_tokens = self._generated_tokens = self._steps = self._spared = 0
 
     def submit(self, job: Job) -> None:
         """Admit or queue a job.
@@ -91,10 +95,12 @@ class Scheduler:
             self._require_open()
             if job.rid in self._pool:
                 raise InvalidRequest(f"rid is {job.rid!r}: a request with this id is still in the engine")
+            run = Run(job, Sequence(self._memory.pool), self._model, self._exchange.recall(job, self._wake))
             if self._pool.enter(job.rid, job.positions):
-                self._admit(job)
+                self._admit(run)
             else:
-                self._waiting[job.rid] = job
+                self._waiting[job.rid] = run
+        self._exchange.look_up(run, lambda: self._matched(run))
 
     def submit_image(self, job: EncodeJob) -> None:
         """Queue a picture.
@@ -118,8 +124,8 @@ class Scheduler:
     def withdraw(self, job: Job) -> None:
         """Abort this very job, not a later one with the same id."""
         with self._changed:
-            run = self._runs.get(job.rid)
-            if job in {run.job if run else None, self._waiting.get(job.rid)}:
+            run = self._runs.get(job.rid) or self._waiting.get(job.rid)
+            if run and run.job is job:
                 self._end(job.rid, None)
 
     def abort_image(self, job: EncodeJob) -> None:
@@ -140,9 +146,9 @@ class Scheduler:
                 max_total_tokens=self._pool.capacity_tokens,
                 max_running_requests=self._limits.max_running_requests,
                 max_queued_requests=self._limits.max_queued_requests,
-                prompt_tokens=self._prompt_tokens,
-                generated_tokens=self._generated_tokens,
-                steps=self._steps,
+                prompt_tokens=self._tally.prompt_tokens,
+                generated_tokens=self._tally.generated_tokens,
+                steps=self._tally.steps,
                 cached_tokens=stats.held_pages * self._limits.page_size,
                 lookups=stats.hits + stats.misses,
                 hits=stats.hits,
@@ -154,33 +160,7 @@ class Scheduler:
     def replay(self) -> ReplayState:
         """Whether bounded replay has begun to run."""
         with self._changed:
-            skips, repeats = self._work.skipped > 0, self._work.replayed > 0
-            return ReplayState(
-                decoder_active=skips,
-                decoder_reason="" if skips else self._why_nothing_is_skipped(),
-                preset=self._limits.replay or "",
-                encoder_active=repeats,
-                encoder_reason="" if repeats else self._why_nothing_runs_again(),
-                work=self._work,
-                spared=self._spared,
-            )
-
-    def _why_nothing_is_skipped(self) -> ReplayReason:
-        limits = self._limits
-        if not limits.replay:
-            return "TurnedOff"
-        # Encoder replay puts rows in front of a chunk, which then is longer than the window after all.
-        if limits.chunked_prefill_size <= self._memory.geometry.window and not limits.encoder_replay:
-            return "ChunksWithinWindow"
-        return "PromptLogprobs" if self._bypassed else "NoLongPromptYet"
-
-    def _why_nothing_runs_again(self) -> ReplayReason:
-        limits = self._limits
-        if not limits.encoder_replay:
-            return "TurnedOff"
-        if not limits.prefix_cache:
-            return "NoPrefixCache"
-        return "PromptLogprobs" if self._bypassed else "NoPrefixHitYet"
+            return self._tally.replay
 
     def flush(self) -> bool:
         """Forget all cached prefixes, unless requests run or wait; whether that was done."""
@@ -213,13 +193,19 @@ class Scheduler:
     def wait(self) -> bool:
         """Sleep until there is something to do; False once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._runs or self._images)
+            while not (self._closed or self._images):
+                now = time.monotonic()
+                blocked = [run.recall.deadline for run in self._runs.values() if run.recall and run.blocked(now)]
+                if len(blocked) < len(self._runs):
+                    break
+                deadline = min(blocked, default=math.inf)
+                self._changed.wait(None if math.isinf(deadline) else deadline - now)
             return not self._closed
 
     def step(self) -> None:
         """One round over everything that is running."""
         with self._changed:
-            self._steps += 1
+            self._tally.steps += 1
             self._stepper = threading.get_ident()
             runs = list(self._runs.values())
             image = self._images[0] if self._images else None
@@ -238,25 +224,42 @@ class Scheduler:
                     self._ended.pop().release()
 
     def _prompts(self, runs: Values[Run]) -> list[Run]:
-        """Whose next prompt chunks run in this step: as many as fit, in order, at least one."""
+        """Whose next prompt chunks run in this step: as many as fit, in order, at least one that does not wait."""
         chosen: list[Run] = []
         size = room = self._limits.chunked_prefill_size
         for run in runs:
             if room <= 0:
                 break
+            if not self._begin(run):
+                continue
+            rows = run.next_rows(size)
+            if rows > room and chosen:
+                continue
             with self._changed:
-                if not (run.alive and run.prefilling):
+                if not run.alive:
                     continue
-                if not run.begun:
-                    run.begin(self._memory)
-                rows = run.next_rows(size, self._memory.least_after_hit)
-                if rows > room and chosen:
-                    continue
-                chosen.append(run)
-                room -= rows
                 # To the end of the line: a long prompt does not delay the short ones behind it.
                 self._runs[run.job.rid] = self._runs.pop(run.job.rid)
+            chosen.append(run)
+            room -= rows
         return chosen
+
+    def _begin(self, run: Run) -> bool:
+        """Let a prompt whose turn has come take over what there is of it; False if none of its rows is to run now."""
+        try:
+            with self._changed:
+                if not (run.alive and run.prefilling) or run.blocked(time.monotonic()):
+                    return False
+                if run.begun:
+                    return True
+                run.begin(self._memory)
+            run.take_over(self._exchange.layers)
+            self._exchange.began(run.start)
+        except Exception as error:  # noqa: BLE001 one request must not take the engine down
+            _log.exception("%s cannot begin", run.job.rid)
+            self._fail(run, error)
+            return False
+        return True
 
     def _next_chunk(self, run: Run) -> Extend:
         return run.next_chunk(self._memory, self._limits.chunked_prefill_size)
@@ -290,15 +293,11 @@ class Scheduler:
 
     def _note_prefill(self, runs: Values[Run], extends: Values[Extend], work: Work) -> None:
         with self._changed:
-            self._work += work
+            self._tally.worked(work)
             for run, extend in zip(runs, extends, strict=True):
-                self._prompt_tokens += len(extend.token_ids) - extend.replayed
-                if extend.replayed:
-                    self._spared += run.hit - extend.replayed
-                if len(extend.token_ids) > self._memory.geometry.window:
-                    self._trimmed |= not extend.all_logits
-                    # For good once one came that does not need every row: whoever judges by the reason must not flap.
-                    self._bypassed = not self._trimmed
+                self._tally.extended(extend)
+                if run.sequence.length - len(extend.token_ids) + extend.replayed == run.hit:
+                    self._tally.began(run.start)
 
     def _settle(self, run: Run, extend: Extend, logits: Tensor) -> None:
         try:
@@ -307,11 +306,15 @@ class Scheduler:
             _log.exception("the logits of %s cannot be used", run.job.rid)
             self._fail(run, error)
             return
+        ends = bool(events and isinstance(events[-1], Step) and events[-1].finish)
+        prompt_ends = not (extend.decode or run.prefilling)
+        if ends or prompt_ends:
+            # Without the lock: the pages stay until this step's end, whoever aborts the request.
+            self._exchange.publish(run, ended=ends)
         with self._changed:
             if run.alive:
-                ends = isinstance(events[-1], Step) and events[-1].finish if events else None
-                if ends or not (extend.decode or run.prefilling):
-                    self._memory.keep(run.sequence, run.key, run.windows_from)
+                if ends or prompt_ends:
+                    self._memory.keep(run.sequence, run.key, run.job.prompt.salt, run.windows_from)
                 self._memory.recede(run.sequence)
         self._deliver(run, events, chosen=0 if run.prefilling else 1)
 
@@ -347,7 +350,7 @@ class Scheduler:
 
     def _deliver(self, run: Run, events: Values[Event], *, chosen: int = 0) -> None:
         with self._changed:
-            self._generated_tokens += chosen
+            self._tally.generated_tokens += chosen
             if not run.alive:  # aborted while the step ran
                 return
             for event in events:
@@ -356,9 +359,17 @@ class Scheduler:
                 else:
                     run.job.emit(event)
 
-    def _admit(self, job: Job) -> None:
-        self._runs[job.rid] = Run(job, Sequence(self._memory.pool), self._model)
+    def _matched(self, run: Run) -> int:
+        with self._changed:
+            return self._memory.matched(run.key, run.job.prompt.salt)
+
+    def _admit(self, run: Run) -> None:
+        self._runs[run.job.rid] = run
         self._changed.notify()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify()
 
     def _end(self, rid: str, last: Event | None) -> None:
         """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted.
@@ -366,20 +377,20 @@ class Scheduler:
         Pages that a step may be working on are released at its end, unless the step itself has come to this: whoever is
         admitted now takes none before the next step.
         """
-        run = self._runs.pop(rid, None)
-        job = run.job if run else self._waiting.pop(rid, None)
-        if job is None:
+        run = self._runs.pop(rid, None) or self._waiting.pop(rid, None)
+        if run is None:
             return
-        if run:
-            run.alive = False
-            if self._stepper not in {0, threading.get_ident()}:
-                self._ended.append(run.sequence)
-            else:
-                run.sequence.release()
+        run.alive = False
+        if run.recall:
+            run.recall.take()
+        if self._stepper not in {0, threading.get_ident()}:
+            self._ended.append(run.sequence)
+        else:
+            run.sequence.release()
         for admitted in self._pool.leave(rid):
             self._admit(self._waiting.pop(admitted))
-        aborted = Aborted(f"{rid} was aborted") if job.kind == "prefill" else Step(-1, finish="abort")
-        job.emit(last if last is not None else aborted)
+        aborted = Aborted(f"{rid} was aborted") if run.job.kind == "prefill" else Step(-1, finish="abort")
+        run.job.emit(last if last is not None else aborted)
 
     def _require_open(self) -> None:
         if self._closed:

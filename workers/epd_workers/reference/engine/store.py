@@ -73,9 +73,6 @@ class PageFetch(Protocol):
     def pages(self) -> Sequence[StoredPage]:
         """Those that were found, from the first one on without a gap; nothing comes once they have been asked for."""
 
-    def cancel(self) -> None:
-        """Nobody wants them any more."""
-
 
 class PageStore(Protocol):
     """Pages under the digest of all tokens up to their end. Nothing of it raises or waits."""

@@ -1,0 +1,165 @@
+"""What others have left of a prompt, asked for while it waits for its turn."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from epd_workers.reference.cache.disk import StoredPage
+    from epd_workers.reference.cache.geometry import Geometry
+    from epd_workers.reference.engine.store import PageFetch, Stores, WindowLookup
+    from epd_workers.swapool.header import Window
+
+_log = logging.getLogger(__name__)
+# Pages spare far more than a window does, but a store may hang, as a folder on another machine does. A little longer
+# than a store itself takes before it goes on with what it has.
+PATIENCE: Final = 1.25
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there was when the request's turn came.
+
+    Attributes:
+        first: Place of the first page.
+        pages: Consecutive ones from there on.
+        position: End of the window that was asked for; 0 if none was.
+        window: The window; None if it is not there.
+    """
+
+    first: int = 0
+    pages: Sequence[StoredPage] = ()
+    position: int = 0
+    window: Window | None = None
+
+
+class Recall:
+    """First the pages that are not in this engine's memory, then the one window at the end of all pages there are.
+
+    Nothing of it waits, nor raises what a store may raise: that means that nothing was found.
+
+    Attributes:
+        deadline: Monotonic seconds after which the request goes on with what has come.
+    """
+
+    def __init__(self, stores: Stores, geometry: Geometry, layers: int, wake: Callable[[], None]) -> None:
+        """Find nothing out yet.
+
+        Args:
+            stores: Whom to ask.
+            geometry: Sizes of what is asked for.
+            layers: How many a window has.
+            wake: Called whenever it may have become ready, by any thread that holds no lock of this object.
+        """
+        self.deadline = math.inf
+        self._stores = stores
+        self._geometry = geometry
+        self._layers = layers
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._settled = self._closed = self._asked = False
+        self._fetch: PageFetch | None = None
+        self._lookup: WindowLookup | None = None
+        self._chains: Sequence[bytes] = ()
+        self._first = self._longest = self._position = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing more will come."""
+        lookup = self._lookup
+        return self._settled or (lookup is not None and lookup.ready)
+
+    def due(self, now: float) -> bool:
+        """Whether the request need not wait any longer."""
+        return now >= self.deadline or self.ready
+
+    def start(self, chains: Sequence[bytes], *, matched: int, longest: int) -> None:
+        """Ask.
+
+        Args:
+            chains: Digest of every page that the request may skip.
+            matched: Tokens whose pages are here already.
+            longest: Most tokens that the request may skip if it adopts a window.
+        """
+        self._chains, self._longest = chains, longest
+        self._first = matched // self._geometry.page_size
+        missing = chains[self._first :]
+        try:
+            if self._stores.pages is None or not missing:
+                self._ask(0)
+                return
+            self.deadline = time.monotonic() + PATIENCE
+            self._fetch = self._stores.pages.fetch(missing, self._fetched)
+        except Exception:  # noqa: BLE001 whatever a store does, the request goes on
+            self.abandon()
+        # The answer may have come before there was anything to read it from, or the request may be gone.
+        self._fetched()
+        if self._closed:
+            self.take()
+        self._wake()
+
+    def take(self) -> Found:
+        """Return what has come. Whatever comes later comes to nobody."""
+        with self._lock:
+            self._closed = self._settled = True
+            fetch, lookup = self._fetch, self._lookup
+            self._fetch = self._lookup = None
+        try:
+            pages = [] if fetch is None else fetch.pages
+            window = None if lookup is None else lookup.take()
+        except Exception:  # noqa: BLE001 whatever a store does, the request goes on
+            _log.exception("a store failed; the prompt runs without it")
+            return Found()
+        return self._fit(pages, window)
+
+    def abandon(self) -> None:
+        """Look for nothing more. Called while an exception is handled."""
+        _log.exception("a store failed; the prompt runs without it")
+        self._settled = True
+        self._wake()
+
+    def _fetched(self) -> None:
+        """Go on with the window. Called twice, by whoever asked and by whoever answered, in any order."""
+        try:
+            fetch = self._fetch
+            if fetch is None or not fetch.ready or not self._first_to_ask():
+                return
+            self._ask(len(fetch.pages))
+        except Exception:  # noqa: BLE001 whatever a store does, the request goes on
+            self.abandon()
+
+    def _first_to_ask(self) -> bool:
+        with self._lock:
+            first, self._asked = not self._asked, True
+        return first
+
+    def _ask(self, fetched: int) -> None:
+        size = self._geometry.page_size
+        position = min((self._first + fetched) * size, self._longest) // size * size
+        windows, lookup = self._stores.windows, None
+        if windows is not None and position > 0 and not self._closed:
+            lookup = windows.begin(self._chains[position // size - 1], position, self._wake)
+        with self._lock:
+            late = self._closed
+            if lookup is None:
+                self._settled = True
+            elif not late:
+                self._position, self._lookup, self.deadline = position, lookup, lookup.deadline
+        if late and lookup is not None:
+            lookup.take()
+        self._wake()
+
+    def _fit(self, pages: Sequence[StoredPage], window: Window | None) -> Found:
+        """What of it has the size that it must have, if a store does not look."""
+        geometry, rows = self._geometry, min(self._geometry.window, self._position)
+        fitting = tuple(takewhile(lambda page: len(page.data) == geometry.page_bytes, pages))
+        fits = window is not None and len(window.data) == self._layers * rows * geometry.window_bytes
+        return Found(self._first, fitting, self._position, window if fits else None)
