@@ -97,17 +97,14 @@ def test_flags_that_contradict_each_other(words: str, fault: str) -> None:
 def test_all_faults_of_pool_and_disk_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         parse(["--role", "prefill", "--swa-pool-config=", "--kv-disk-bytes", "0", "--kv-disk-hours", "x"])
-    replays = (
-        "--swa-pool-config is given with --encoder-replay off: it is of use to prompts that encoder-replay lets go on "
-    )
-    replays += "from a prefix; give --encoder-replay on, or leave --swa-pool-config out"
+    unused = "--swa-pool-config is given with --encoder-replay off: no prompt would look there; "
     assert caught.value.faults == (
         "--kv-disk-bytes is 0: must be at least 1",
         "--kv-disk-hours is 'x': must be a number",
         "--swa-pool-config is empty: name a file, or leave it out",
         "--kv-disk-bytes is given without --kv-disk-path: name the folder, or leave it out",
         "--kv-disk-hours is given without --kv-disk-path: name the folder, or leave it out",
-        replays,
+        unused + "give --encoder-replay on, or leave --swa-pool-config out",
     )
 
 
