@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epd_workers.swapool.settings import LONGEST, Settings, settings
+
+SECONDS = {name: st.floats(0, longest, exclude_min=True) for name, longest in LONGEST.items()}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+)
+
+
+@given(st.builds(Settings, st.text(min_size=1), **SECONDS))
+def test_what_is_written_is_read(written: Settings) -> None:
+    assert settings(json.dumps(asdict(written)).encode()) == written
+
+
+def test_an_address_suffices() -> None:
+    assert settings(b'{"address": "valkey://host"}') == Settings("valkey://host", ttl=300, deadline=0.02)
+
+
+def test_nothing_is_no_pool() -> None:
+    assert settings(b" {} ") is None
+
+
+@given(JSON | st.fixed_dictionaries({}, optional={"address": JSON, "ttl": JSON, "deadline": JSON}))
+def test_what_cannot_be_followed_is_refused_with_its_way_out(given: object) -> None:
+    text, told = json.dumps(given).encode(), None
+    with contextlib.suppress(ValueError):
+        told = settings(text)
+    if told is not None:
+        assert told.address
+        assert 0 < told.ttl <= 86400
+        assert 0 < told.deadline <= 10
+    elif given != {}:
+        with pytest.raises(ValueError, match=r'give \{"address": '):
+            settings(text)
+
+
+@given(st.binary(max_size=40))
+def test_whatever_the_bytes_are(text: bytes) -> None:
+    with pytest.raises(ValueError, match="it is no JSON"):
+        settings(b"x" + text)
+
+
+def test_all_faults_at_once() -> None:
+    with pytest.raises(ValueError, match="give") as caught:
+        settings(b'{"adress": "valkey://host", "ttl": 0, "deadline": "fast"}')
+    assert str(caught.value) == (
+        "'adress' is none of its fields; address must be a text with the pool's address; "
+        "ttl is 0: it must be a number of seconds above 0 and at most 86400; "
+        "deadline is 'fast': it must be a number of seconds above 0 and at most 10: "
+        'give {"address": "valkey://HOST:6379", "ttl": 300.0, "deadline": 0.02}, or {} for no pool'
+    )
