@@ -141,6 +141,23 @@ def test_one_deployment_from_the_contexts_namespace(api: Api, capsys: pytest.Cap
     }
 
 
+def test_a_pool_s_servers_are_shown_with_their_pods(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    api.pods = [
+        *PODS,
+        pod("demo-swa-pool-a", "swa-pool", **RUNNING),
+        pod("demo-swa-pool-store-a", "swa-pool-store", **RUNNING),
+        pod("demo-swa-pool-store-b", "swa-pool-store", phase="Pending"),
+    ]
+    warming = {"type": "SwaPoolReady", "status": "True", "reason": "Warming", "message": "started empty"}
+    api.customs[0]["status"]["conditions"].append(warming)
+    assert main(["status", "demo"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "swa-pool 1/1 abcd1234 demo-swa-pool-a Ready n1" in lines
+    assert "swa-pool-store 1/2 abcd1234 demo-swa-pool-store-a Ready n1" in lines
+    assert "abcd1234 demo-swa-pool-store-b Pending n1" in lines
+    assert "SwaPoolReady True Warming started empty" in lines
+
+
 def test_json_for_scripts(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     api.customs = [custom(ready="False")]
     assert main(["status", "-A", "-o", "json"]) == 1

@@ -15,6 +15,7 @@ REVISION = "serving.epd.dev/revision"
 KEY = "serving.epd.dev/compat-key"
 ROLE = "serving.epd.dev/role"
 MAKERS = ("Deployment", "LeaderWorkerSet")
+PARTS = ("encode", "prefill", "decode", "router", "swa-pool", "swa-pool-store")
 REPLAY = {
     "decoder": {"active": True, "reason": "", "preset": "0.5.23", "rowsRun": 640, "rowsSkipped": 384},
     "encoder": {"active": False, "reason": "TurnedOff", "rowsReplayed": 0},
@@ -142,7 +143,16 @@ class World:
                 self.pods.append(self._pod(template, f"{name}-{index}-1", is_ready=index < ready))
 
     def _pod(self, template: dict[str, Any], name: str, *, is_ready: bool) -> dict[str, Any]:
-        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(is_ready)}]}
+        running = {"running": {"startedAt": self.now.strftime("%Y-%m-%dT%H:%M:%SZ")}}
+        containers = [
+            {"name": container["name"], "ready": is_ready, "restartCount": 0, "state": running}
+            for container in template["spec"]["containers"]
+        ]
+        status = {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            "containerStatuses": containers,
+        }
         labels = template["metadata"]["labels"]
         return {"kind": "Pod", "metadata": {"name": name, "labels": dict(labels)}, "status": status}
 
@@ -177,7 +187,7 @@ class World:
     def settle(self) -> World:
         """Bring everything that the plan wants to be ready and routable, and reconcile until nothing is left."""
         self.reconcile()
-        for part in ("encode", "prefill", "decode", "router"):
+        for part in PARTS:
             for maker in self.makers(part):
                 self.set_ready(maker)
         self.report()

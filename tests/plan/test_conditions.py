@@ -27,8 +27,10 @@ def down(world: Any, part: str, ready: int = 0) -> Any:
 
 
 def test_a_settled_resource_says_so(settled: Any) -> None:
-    status = {kind: settled.condition(kind)["status"] for kind in CONDITION_TYPES}
-    assert status == {**dict.fromkeys(CONDITION_TYPES, "True"), "Reconciling": "False", "Stalled": "False"}
+    status = {condition["type"]: condition["status"] for condition in settled.cr["status"]["conditions"]}
+    declared = [kind for kind in CONDITION_TYPES if kind != "SwaPoolReady"]
+    assert list(status) == declared
+    assert status == {**dict.fromkeys(declared, "True"), "Reconciling": "False", "Stalled": "False"}
     assert settled.condition("Ready")["reason"] == "AllReady"
     assert settled.condition("Available")["message"].startswith("1 prefill and 1 decode routable under key ")
     assert settled.cr["status"]["roles"]["decode"]["summary"] == "1/1"
@@ -73,7 +75,7 @@ def test_a_new_resource_is_reconciling(world: Any) -> None:
 def test_encode_ready_is_absent_without_the_role(make_world: Any, make_resource: Any) -> None:
     world = make_world(make_resource(roles={"prefill": {}, "decode": {}})).settle()
     kinds = [condition["type"] for condition in world.cr["status"]["conditions"]]
-    assert kinds == [kind for kind in CONDITION_TYPES if kind != "EncodeReady"]
+    assert kinds == [kind for kind in CONDITION_TYPES if kind not in {"EncodeReady", "SwaPoolReady"}]
     assert "encode" not in world.cr["status"]["roles"]
 
 
@@ -342,7 +344,7 @@ def test_a_spec_that_was_never_accepted_makes_nothing(make_world: Any, make_reso
     assert world.verdict("Valid") == ("False", "UnknownEngineVersion")
     assert world.verdict("Available") == ("False", "NoRoutablePair")
     assert [c["type"] for c in world.cr["status"]["conditions"]] == [
-        kind for kind in CONDITION_TYPES if kind not in {*PARTS.values(), "ReplayEffective"}
+        kind for kind in CONDITION_TYPES if kind not in {*PARTS.values(), "ReplayEffective", "SwaPoolReady"}
     ]
 
 

@@ -188,4 +188,5 @@ def test_selectors_pick_the_pods_they_should(objects: tuple[dict[str, Any], ...]
         picked = {name for name, labels in templates.items() if found.items() <= labels.items()}
         assert picked == {part}
         seen.add((obj["kind"], part))
-    assert {part for kind, part in seen if kind == "PodDisruptionBudget"} == set(templates)
+    # A budget for the one server of a pool would either say nothing or block its node.
+    assert {part for kind, part in seen if kind == "PodDisruptionBudget"} == set(templates) - {"swa-pool"}

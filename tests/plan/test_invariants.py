@@ -58,6 +58,13 @@ router = st.fixed_dictionaries(
     }
 ).map(absent)
 
+pools: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(["Disabled", "InProcess", "Valkey", "Mooncake"]),
+        "ttl": st.none() | st.sampled_from(["30s", "10m"]),
+    }
+).map(absent)
+
 
 @st.composite
 def resources(draw: st.DrawFn) -> dict[str, Any]:
@@ -68,6 +75,9 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
     if page_size is not None:
         for name in ("prefill", "decode"):
             roles[name]["args"]["page-size"] = page_size
+    pool = draw(pools)
+    if pool:
+        roles["prefill"]["encoderReplay"] = True
     engine = {"type": "Reference", "version": "0.1", "image": draw(st.none() | st.just("registry/engine:own"))}
     return {
         "apiVersion": "serving.epd.dev/v1alpha1",
@@ -85,6 +95,7 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
             "roles": roles,
             "router": draw(router),
             "networkPolicy": {"enabled": draw(st.booleans())},
+            "swaPool": pool,
         },
     }
 
@@ -120,6 +131,7 @@ def gpu_resources(draw: st.DrawFn) -> dict[str, Any]:
         },
         "model": {"path": "/weights"},
         "transfer": {"backend": "mooncake_tcp"},
+        "swaPool": {},  # SGLang has none
         "roles": roles,
     }
     return cr
@@ -276,7 +288,9 @@ def test_foreign_objects_are_never_pruned(make_world: Any, cr: dict[str, Any], e
 
 
 @few
-@given(field=st.sampled_from(["model", "engine", "roles", "transfer", "router", "networkPolicy"]), value=json)
+@given(
+    field=st.sampled_from(["model", "engine", "roles", "transfer", "router", "networkPolicy", "swaPool"]), value=json
+)
 def test_every_spec_gets_a_plan(make_world: Any, field: str, value: Any) -> None:
     decided = make_world().edit(**{field: value}).plan()
     assert bool(decided.objects) == (decided.status["conditions"][0]["status"] == "True")

@@ -10,7 +10,7 @@ from epd_operator.kube import ApiError, Conflict, Forbidden, Invalid, NotFound, 
 from epd_operator.kube.kind import SERVICE, Kind
 from epd_operator.plan import Event, Observed, Plan, Ref, Settings
 from epd_operator.runtime.cache import Cache
-from epd_operator.runtime.reconciler import CONFLICT_SECONDS, LEAVING_SECONDS, ROUNDS, Reconciler
+from epd_operator.runtime.reconciler import CONFLICT_SECONDS, LATE_SECONDS, LEAVING_SECONDS, ROUNDS, Reconciler
 from epd_operator.runtime.scope import CUSTOM, Key
 
 if TYPE_CHECKING:
@@ -127,12 +127,20 @@ class Planner:
         self.objects = list(objects)
         self.prune: list[Ref] = []
         self.events: tuple[Event, ...] = ()
+        self.after: float | None = None
         self.seen: list[Observed] = []
 
     def __call__(self, custom: Mapping[str, Any], observed: Observed, settings: Settings) -> Plan:
         self.seen.append(observed)
         status = {"conflicts": list(observed.conflicts), "failures": list(observed.failures)}
-        return Plan(tuple(self.objects), tuple(self.prune), status, moving=bool(observed.failures), events=self.events)
+        return Plan(
+            tuple(self.objects),
+            tuple(self.prune),
+            status,
+            moving=bool(observed.failures),
+            events=self.events,
+            after=self.after,
+        )
 
 
 class World:
@@ -370,6 +378,28 @@ async def test_a_leaving_resource_is_left_to_the_garbage_collector() -> None:
     assert await world.run() == "success"
     assert world.cluster.calls == []
     assert KEY not in world.routers.moving
+
+
+@pytest.mark.parametrize(("after", "wait"), [(40.0, 40.0 + LATE_SECONDS), (-1.0, LATE_SECONDS), (None, None)])
+async def test_what_time_alone_changes_is_looked_at_when_it_is_time(after: float | None, wait: float | None) -> None:
+    world = World(service("a"))
+    await world.run()
+    world.cluster.calls.clear()
+    world.planner.after = after
+    outcome = await world.reconciler.reconcile(KEY)
+    assert (outcome.result, outcome.after) == ("success" if wait is None else "requeue_after", wait)
+    assert world.cluster.writes == []
+
+
+async def test_of_two_reasons_to_look_again_the_sooner_counts() -> None:
+    world = World(service("a"))
+    stored = world.cluster._store(SERVICE, service("a", uid="other-cr"), "epd-operator", "")
+    world.cache.put(SERVICE, stored)
+    world.planner.after = 5.0
+    await world.run()
+    assert (await world.reconciler.reconcile(KEY)).after == 5.0 + LATE_SECONDS
+    world.planner.after = 5000.0
+    assert (await world.reconciler.reconcile(KEY)).after == CONFLICT_SECONDS
 
 
 async def test_an_unknown_key_is_no_error() -> None:

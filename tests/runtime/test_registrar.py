@@ -43,10 +43,12 @@ def document(name: str = "r", **more: Any) -> dict[str, Any]:
     return {"schema": 1, "pod": name, "workers": [{"pod": "w", "inFlight": 0}], **more}
 
 
-def counted(number: int, *, active: bool = True) -> dict[str, Any]:
+def counted(number: int, *, active: bool = True, fault: str = "") -> dict[str, Any]:
     decoder = {"active": active, "reason": "", "preset": "0.5.23", "rowsRun": number, "rowsSkipped": number}
     encoder = {"active": False, "reason": "TurnedOff", "rowsReplayed": number}
-    return {"pod": "w", "inFlight": number, "replay": {"decoder": decoder, "encoder": encoder}}
+    pool: dict[str, Any] = {"engine": "valkey", "fault": fault}
+    pool |= dict.fromkeys(("hits", "misses", "stored", "dropped"), number)
+    return {"pod": "w", "inFlight": number, "replay": {"decoder": decoder, "encoder": encoder}, "swaPool": pool}
 
 
 def setup() -> tuple[Poller, Net, Cache, list[Key]]:
@@ -93,6 +95,9 @@ def test_only_a_change_that_matters_wakes_the_resource(virtual: Virtual) -> None
         net.answers[URL] = document(workers=[counted(9, active=False)])
         await asyncio.sleep(5)
         assert woken == [KEY, KEY]
+        net.answers[URL] = document(workers=[counted(9, active=False, fault="Full")])
+        await asyncio.sleep(5)
+        assert woken == [KEY, KEY, KEY]
         poller.close()
 
     virtual(main())

@@ -42,7 +42,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   verbs: [update]
 # Children: get tells a foreign object before the first apply, create and patch are server-side apply.
 - apiGroups: [""]
-  resources: [serviceaccounts, services]
+  resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [controllerrevisions, deployments]

@@ -30,7 +30,7 @@ class Pod:
 
     Attributes:
         name: metadata.name.
-        component: encode, prefill, decode or router.
+        component: encode, prefill, decode, router, or a server of a pool of windows.
         revision: 8 hex digits.
         state: what kubectl would print in its STATUS column.
         ready: all containers are ready.

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from epd_operator.api.names import COMPONENTS, ROUTER
+from epd_operator.api.names import COMPONENTS, ROUTER, SWA_POOL, SWA_POOL_STORE
 from epd_operator.cli.reader import Deployment, Pod, Reader, ReadError
 from epd_operator.kube.credential import SERVICE_ACCOUNT, CredentialError, load_configuration
 
@@ -134,7 +134,7 @@ def _roles(deployment: Deployment) -> Table:
     table.add_column("POD", overflow="fold")
     table.add_column("STATE", no_wrap=True)
     table.add_column("NODE", overflow="fold")
-    for component in COMPONENTS:
+    for component in (*COMPONENTS, SWA_POOL, SWA_POOL_STORE):
         counts = _counts(deployment, component)
         pods: list[Pod | None] = [pod for pod in deployment.pods if pod.component == component]
         if counts is None and not pods:
@@ -146,6 +146,9 @@ def _roles(deployment: Deployment) -> Table:
 
 
 def _counts(deployment: Deployment, component: str) -> dict[str, Any] | None:
+    if component in {SWA_POOL, SWA_POOL_STORE}:  # of which the status has no numbers
+        pods = [pod for pod in deployment.pods if pod.component == component]
+        return {"desired": len(pods), "ready": sum(pod.ready for pod in pods)} if pods else None
     status = deployment.status
     found = status.get("router") if component == ROUTER else (status.get("roles") or {}).get(component)
     return found if isinstance(found, dict) else None

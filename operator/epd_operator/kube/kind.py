@@ -43,6 +43,7 @@ class Kind:
 
 POD: Final = Kind("", "v1", "pods", "Pod")
 SERVICE: Final = Kind("", "v1", "services", "Service")
+CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 DEPLOYMENT: Final = Kind("apps", "v1", "deployments", "Deployment")
 LEADER_WORKER_SET: Final = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")

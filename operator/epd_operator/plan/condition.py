@@ -34,6 +34,7 @@ _NEEDS_HELP: Final = frozenset(
         Reason.CONTAINER_NOT_CREATED,
         Reason.CRASH_LOOPING,
         Reason.WORKER_REFUSED,
+        Reason.DEGRADED,
     }
 )
 """Told even when the condition was False before for a milder reason."""

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names, parse
 from epd_operator.api.effective import effective
 from epd_operator.engines import lookup
 from epd_operator.engines.validation import validate
-from epd_operator.plan import access, condition, disruption, network, replay, router, service, snapshot, workload
+from epd_operator.plan import access, condition, disruption, network, pool, replay, router, service, snapshot, workload
 from epd_operator.plan.admission import accepted, acknowledged, refused
-from epd_operator.plan.health import Target, Verdict, live_targets, measure
+from epd_operator.plan.health import Health, Target, Verdict, live_targets, measure
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.revision import identify
 from epd_operator.plan.rollout import Ref, leftovers
 from epd_operator.plan.scope import Scope
 from epd_operator.plan.status import Picture, judge, numbers
+from epd_operator.plan.warmth import Pool, outlook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.condition import Event
     from epd_operator.plan.observation import Object, Observed, Settings
+    from epd_operator.plan.warmth import Outlook
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Plan:
         status: the complete status to apply.
         moving: whether registrars should be polled every 2 seconds, else every 15.
         events: what changed since the status that the resource carries.
+        after: seconds until time alone changes the status; None when it never does.
     """
 
     objects: tuple[dict[str, Any], ...]
@@ -42,6 +46,7 @@ class Plan:
     status: dict[str, Any]
     moving: bool
     events: tuple[Event, ...]
+    after: float | None = None
 
 
 def plan(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Plan:
@@ -83,8 +88,14 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
     healths = {part: measure(target, observed) for part, target in _targets(scope).items()}
     uid = scope.document.metadata.uid
     rest = leftovers(uid, objects, observed, healths, policies=scope.effective.network_policy)
+    windows = _pool(scope, observed, condition.current(cr.get("status") or {}).get("SwaPoolReady"))
     picture = Picture(
-        accepted(scope.profile, scope.judgement), healths, scope.identity.compat_key, rest.held, replay.asked_of(scope)
+        accepted(scope.profile, scope.judgement),
+        healths,
+        scope.identity.compat_key,
+        rest.held,
+        replay.asked_of(scope),
+        None if windows is None else windows.verdict,
     )
     static = {
         "revision": scope.identity.set_revision,
@@ -93,14 +104,33 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
         "effective": scope.effective.published(),
         **numbers(healths, service.url(scope)),
     }
-    return _conclude(cr, observed, picture, static, objects=objects, prune=rest.prune)
+    planned = _conclude(cr, observed, picture, static, objects=objects, prune=rest.prune)
+    if windows is None or windows.until is None:
+        return planned
+    return replace(planned, after=(windows.until - observed.now).total_seconds())
+
+
+def _pool(scope: Scope, observed: Observed, previous: Mapping[str, Any] | None) -> Outlook | None:
+    wished = scope.effective.swa_pool
+    if wished is None:
+        return None
+    revisions = scope.identity.revisions
+    healths: dict[str, Health] = {
+        part.program: measure(
+            Target(part.component, "Deployment", part.name, part.replicas, revisions[part.component]), observed
+        )
+        for part in pool.parts(scope)
+    }
+    return outlook(Pool(timedelta(seconds=wished.ttl), healths, revisions["prefill"]), observed, previous)
 
 
 def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:
     """A plan for a spec that cannot be planned: an earlier generation, if any, is watched and left alone."""
     status = cr.get("status") or {}
     healths = {part: measure(target, observed) for part, target in live_targets(observed, status).items()}
-    picture = Picture(valid, healths, str(status.get("compatKey", "")), held=(), asked=None)
+    windows = condition.current(status).get("SwaPoolReady")
+    kept = None if windows is None else Verdict.of(windows)
+    picture = Picture(valid, healths, str(status.get("compatKey", "")), held=(), asked=None, pool=kept)
     static = {key: status[key] for key in ("revision", "compatKey", "acknowledged", "effective") if key in status}
     url = str((status.get("router") or {}).get("url", ""))
     return _conclude(cr, observed, picture, {**static, **numbers(healths, url)}, objects=[], prune=())
@@ -124,7 +154,8 @@ def _conclude(
         "conditions": condition.write(verdicts, before, generation, observed.now),
     }
     events = condition.transitions(verdicts, before)
-    return Plan(tuple(objects), prune, status, moving=verdicts["Reconciling"].status is True, events=events)
+    moving = verdicts["Reconciling"].status is True
+    return Plan(tuple(objects), prune, status, moving=moving, events=events)
 
 
 def _targets(scope: Scope) -> dict[str, Target]:
@@ -167,6 +198,7 @@ def _objects(scope: Scope, children: Sequence[Object]) -> list[dict[str, Any]]:
         *network.policies(scope),
         *service.services(scope),
         *disruption.budgets(scope),
+        *pool.objects(scope, children),
         *snapshots,
         *makers,
     ]

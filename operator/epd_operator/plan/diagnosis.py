@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epd_operator.plan.observation import name_of
+from epd_operator.api import names
+from epd_operator.plan.observation import labels, name_of
 from epd_operator.plan.reason import Reason
 
 if TYPE_CHECKING:
@@ -94,12 +95,19 @@ def _faults(pod: Object) -> Iterator[Diagnosis]:
             yield Diagnosis(Reason.UNSCHEDULABLE, f"pod {pod_name}: {one_line(condition.get('message', ''))}")
     for field in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(field) or ():
-            fault = _container_fault(container)
+            fault = _container_fault(container, _memory_field(pod))
             if fault is not None:
                 yield Diagnosis(fault.reason, f"pod {pod_name}, container {container['name']}: {fault.message}")
 
 
-def _container_fault(container: Mapping[str, Any]) -> Diagnosis | None:
+def _memory_field(pod: Object) -> str:
+    """What to do about the memory limit of a pod."""
+    if labels(pod).get(names.LABEL_COMPONENT) in {names.SWA_POOL, names.SWA_POOL_STORE}:
+        return "the operator sets it from spec.swaPool.memory"
+    return "raise resources.memory of this part"
+
+
+def _container_fault(container: Mapping[str, Any], memory: str) -> Diagnosis | None:
     waiting = container.get("state", {}).get("waiting") or {}
     reason, text = waiting.get("reason", ""), one_line(waiting.get("message", ""))
     if reason in _PULL:
@@ -111,16 +119,16 @@ def _container_fault(container: Mapping[str, Any]) -> Diagnosis | None:
     # between "crashed" and "starting" at the pace of the restarts.
     exit_state = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
     if exit_state and not container.get("ready") and (exit_state.get("exitCode", 0) != 0 or reason):
-        return Diagnosis(Reason.CRASH_LOOPING, _exit_message(exit_state))
+        return Diagnosis(Reason.CRASH_LOOPING, _exit_message(exit_state, memory))
     return None
 
 
-def _exit_message(exit_state: Mapping[str, Any]) -> str:
+def _exit_message(exit_state: Mapping[str, Any], memory: str) -> str:
     head = f"exited with code {exit_state.get('exitCode')} ({exit_state.get('reason', 'Error')})"
     words = one_line(_last_words(exit_state.get("message", "")))
     if exit_state.get("reason") == "OOMKilled":
         # The kernel tells the container nothing: its log has no answer.
-        return f"{head}{f': {words}' if words else ''}; over its memory limit: raise resources.memory of this part"
+        return f"{head}{f': {words}' if words else ''}; over its memory limit: {memory}"
     return f"{head}: {words}" if words else f"{head}; see `kubectl logs --previous`"
 
 

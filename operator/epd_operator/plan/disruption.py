@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names
+from epd_operator.plan import pool
 
 if TYPE_CHECKING:
     from epd_operator.plan.scope import Scope
 
 
 def budgets(scope: Scope) -> list[dict[str, Any]]:
-    """One budget for each declared role and one for the router, over all revisions."""
+    """One budget for each declared role, one for the router, and one for a pool's stores, over all revisions."""
     return [
         scope.child(
             ("policy/v1", "PodDisruptionBudget"),
@@ -24,5 +25,7 @@ def budgets(scope: Scope) -> list[dict[str, Any]]:
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         )
-        for part in (*scope.effective.roles, names.ROUTER)
+        # The one server that a pool has beside its stores needs none: a budget that lets it go would say nothing, and
+        # any other would block its node.
+        for part in (*scope.effective.roles, names.ROUTER, *pool.stores(scope))
     ]

@@ -35,6 +35,12 @@ class Verdict:
     reason: str
     message: str
 
+    @classmethod
+    def of(cls, condition: Mapping[str, Any]) -> Verdict:
+        """The verdict that a condition was written from."""
+        status = {"True": True, "False": False}.get(str(condition.get("status")))
+        return cls(status, str(condition.get("reason", "")), str(condition.get("message", "")))
+
     @property
     def word(self) -> str:
         """The status as a condition spells it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 
 class Reason(StrEnum):
@@ -61,6 +61,15 @@ class Reason(StrEnum):
         "Nobody says whether prefill replays: the engine has no such report, or no pod that could say is routable yet.",
     )
 
+    WARMING = (
+        "Warming",
+        "A server of the pool of windows started empty: until the time in the message, some turns are replayed.",
+    )
+    DEGRADED = (
+        "Degraded",
+        "The pool of windows is up, and prefill pods have long had no use of it; the message says which and why.",
+    )
+
     QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota refuses an object or a pod."
     FORBIDDEN = "Forbidden", "The API server forbids an object or a pod: rights, admission or pod security."
     APPLY_REJECTED = "ApplyRejected", "The API server refuses an object for another reason, given in the message."
@@ -79,6 +88,20 @@ class Reason(StrEnum):
     SETTLED = "Settled", "Nothing is left to do."
     NOT_STALLED = "NotStalled", "Nothing needs help from a person."
     ALL_READY = "AllReady", "Everything declared is as declared."
+
+
+FAULTS: Final = (
+    Reason.QUOTA_EXCEEDED,
+    Reason.FORBIDDEN,
+    Reason.APPLY_REJECTED,
+    Reason.CRASH_LOOPING,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.CONTAINER_NOT_CREATED,
+    Reason.UNSCHEDULABLE,
+    Reason.WORKER_REFUSED,
+    Reason.ENCODER_NOT_REGISTERED,
+)
+"""Reasons why a part is not ready that are told before those that time may cure."""
 
 
 def reason_of_rule(rule_id: str) -> str:

@@ -32,7 +32,6 @@ _OBSERVED: Final = frozenset(
     {Reason.REPLAYING, Reason.ENGINE_DOES_NOT_REPLAY, Reason.NO_LONG_PROMPT_YET, Reason.NOT_REPORTED}
 )
 """Reasons that follow from reports; the others follow from the spec alone."""
-_STATUS: Final[Mapping[str, bool]] = {"True": True, "False": False}
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,11 @@ def effective(asked: Asked | None, reports: Sequence[Report], previous: Mapping[
         The verdict; None when there is no spec to judge by and there never was.
     """
     if asked is None:
-        return None if previous is None else _kept(previous)
+        return None if previous is None else Verdict.of(previous)
     if not asked.halves:
         return _off(asked)
     if asked.reported and not reports and previous is not None and previous.get("reason") in _OBSERVED:
-        return _kept(previous)
+        return Verdict.of(previous)
     pods = _routable(reports, asked.revision)
     known = {pod: replay for pod, replay in pods.items() if replay is not None}
     if asked.reported and known:
@@ -144,8 +143,3 @@ def _routable(reports: Iterable[Report], revision: str) -> dict[str, Replay | No
             if worker.role == "prefill" and worker.routable and worker.revision == revision:
                 found[worker.pod] = found.get(worker.pod) or worker.replay
     return found
-
-
-def _kept(previous: Mapping[str, Any]) -> Verdict:
-    status = _STATUS.get(str(previous.get("status")))
-    return Verdict(status, str(previous.get("reason", "")), str(previous.get("message", "")))

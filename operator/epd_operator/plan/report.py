@@ -44,6 +44,13 @@ class Replay(_Part):
     encoder: Half
 
 
+class SwaPool(_Part):
+    """The pool of windows, as a prefill pod sees it."""
+
+    engine: str = ""
+    fault: str = ""
+
+
 class Worker(_Part):
     """A prefill or decode pod, and how the router stands to it."""
 
@@ -54,6 +61,7 @@ class Worker(_Part):
     routable: bool = False
     reason: str = ""
     replay: Replay | None = None
+    swa_pool: SwaPool | None = None
 
 
 class Encoder(_Part):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from epd_operator.api.deployment import DeepSeekV41Deployment
-    from epd_operator.api.effective import Effective
+    from epd_operator.api.effective import Effective, EffectiveSwaPool
     from epd_operator.engines import Profile
 
 REVISION_DIGITS = 8
@@ -32,7 +32,8 @@ class Identity:
 
     Attributes:
         compat_key: 16 hex digits over everything that prefill, decode and encode must agree on.
-        revisions: part -> 8 hex digits over everything that shapes its pods; every declared role and `router`.
+        revisions: part -> 8 hex digits over everything that shapes its pods; every declared role, `router`, and what a
+            pool of windows has of its own.
         set_revision: 8 hex digits over the roles' revisions.
     """
 
@@ -48,7 +49,8 @@ def identify(document: DeepSeekV41Deployment, effective: Effective, profile: Pro
         name: _digest(_role_inputs(document, effective, profile, name, compat_key), REVISION_DIGITS)
         for name in effective.roles
     }
-    revisions = {**roles, names.ROUTER: _digest(_router_inputs(document, effective), REVISION_DIGITS)}
+    others = {names.ROUTER: _router_inputs(document, effective), **_pool_inputs(effective.swa_pool)}
+    revisions = {**roles, **{part: _digest(inputs, REVISION_DIGITS) for part, inputs in others.items()}}
     return Identity(compat_key, revisions, _digest(roles, REVISION_DIGITS))
 
 
@@ -108,6 +110,7 @@ def _role_inputs(
     """What shapes one role's pods (its K and R inputs)."""
     written = document.spec.roles.declared()[name]
     catalogue = profile.args(name)
+    pool = effective.swa_pool if name == "prefill" and profile.reads_pool(name, exists=True) else None
     return {
         "role": name,
         "compatKey": compat_key,
@@ -123,7 +126,20 @@ def _role_inputs(
         "nodes": written.nodes if written.nodes > 1 else None,
         "hostNetwork": written.host_network or None,
         "pod": _written(written.pod),
+        # The mode alone: the rest of a pool's settings are in a file that the pods read again when it changes.
+        "swaPool": None if pool is None else pool.mode,
     }
+
+
+def _pool_inputs(pool: EffectiveSwaPool | None) -> dict[str, dict[str, Any]]:
+    """What shapes the pods of a pool, by part; its lifetimes and its number of stores shape none."""
+    if pool is None or pool.mode == "InProcess":
+        return {}
+    shared = {"mode": pool.mode, "pod": _written(pool.pod)}
+    holding = {**shared, "memory": pool.memory_bytes}
+    if pool.mode == "Valkey":
+        return {names.SWA_POOL: holding}
+    return {names.SWA_POOL: shared, names.SWA_POOL_STORE: holding}
 
 
 def _router_inputs(document: DeepSeekV41Deployment, effective: Effective) -> dict[str, Any]:

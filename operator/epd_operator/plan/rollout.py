@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SERVING = frozenset({*WORKLOADS, "ControllerRevision"})
 _PER_ROLE = frozenset({"PodDisruptionBudget", "NetworkPolicy"})
-_KINDS = _SERVING | _PER_ROLE | {"Service", "ServiceAccount", "Role", "RoleBinding"}
+_KINDS = _SERVING | _PER_ROLE | {"ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding"}
 
 
 @dataclass(frozen=True)

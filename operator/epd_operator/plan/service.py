@@ -1,10 +1,11 @@
-"""Services: one for clients, one headless over the prefill pods."""
+"""Services: one for clients, one headless over the prefill pods, one for the server of a pool."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names
+from epd_operator.plan import pool, server
 
 if TYPE_CHECKING:
     from epd_operator.plan.scope import Scope
@@ -14,7 +15,7 @@ _KIND = ("v1", "Service")
 
 def services(scope: Scope) -> list[dict[str, Any]]:
     """Every Service of a resource."""
-    return [_client(scope), _bootstrap(scope)]
+    return [_client(scope), _bootstrap(scope), *_pool(scope)]
 
 
 def url(scope: Scope) -> str:
@@ -54,6 +55,24 @@ def _bootstrap(scope: Scope) -> dict[str, Any]:
             "ports": [_port(port.name, port.number, port.name) for port in ports],
         },
     )
+
+
+def _pool(scope: Scope) -> list[dict[str, Any]]:
+    """Where the engines find Valkey, or engines and stores their master; stores they find through the master."""
+    return [
+        scope.child(
+            _KIND,
+            part.name,
+            part.component,
+            spec={
+                "type": "ClusterIP",
+                "selector": names.selector(scope.name, part.component),
+                "ports": [_port(port.name, port.first, port.name) for port in server.PORTS[part.program]],
+            },
+        )
+        for part in pool.parts(scope)
+        if part.component == names.SWA_POOL
+    ]
 
 
 def _port(name: str, number: int, target: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from epd_operator.api.status import role_status, router_status
 from epd_operator.plan.availability import available
 from epd_operator.plan.health import Verdict
 from epd_operator.plan.observation import WORKLOADS, workloads
-from epd_operator.plan.reason import Reason
+from epd_operator.plan.reason import FAULTS, Reason
 from epd_operator.plan.refusal import lasting, passing, reason_of, refused_pods
 from epd_operator.plan.replay import effective
 
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from epd_operator.plan.observation import Observed
     from epd_operator.plan.replay import Asked
     from epd_operator.plan.rollout import Ref
-
-_FAULTS = (
-    Reason.QUOTA_EXCEEDED,
-    Reason.FORBIDDEN,
-    Reason.APPLY_REJECTED,
-    Reason.CRASH_LOOPING,
-    Reason.IMAGE_PULL_FAILED,
-    Reason.CONTAINER_NOT_CREATED,
-    Reason.UNSCHEDULABLE,
-    Reason.WORKER_REFUSED,
-    Reason.ENCODER_NOT_REGISTERED,
-)
 
 
 @dataclass(frozen=True)
@@ -45,6 +33,7 @@ class Picture:
         compat_key: key of the set that should serve; empty when it is not known.
         held: objects of earlier revisions that go on serving.
         asked: what the spec wants replayed; None when it cannot be planned.
+        pool: verdict on the pool of windows; None when there is none.
     """
 
     valid: Verdict
@@ -52,6 +41,7 @@ class Picture:
     compat_key: str
     held: Sequence[Ref]
     asked: Asked | None
+    pool: Verdict | None
 
 
 def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> dict[str, Verdict]:
@@ -68,12 +58,12 @@ def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str
     ready = _ready(picture, serving, obstacle, passing(observed.failures))
     parts = {f"{part.capitalize()}Ready": health.verdict for part, health in healths.items()}
     replay = effective(picture.asked, observed.reports, before.get("ReplayEffective"))
-    replaying = {} if replay is None else {"ReplayEffective": replay}
+    optional = {"SwaPoolReady": picture.pool, "ReplayEffective": replay}
     return {
         "Valid": picture.valid,
         "Available": serving,
         **parts,
-        **replaying,
+        **{name: verdict for name, verdict in optional.items() if verdict is not None},
         "Reconciling": _reconciling(picture, ready, obstacle),
         "Stalled": obstacle or Verdict(False, Reason.NOT_STALLED, "nothing needs help"),
         "Ready": ready,
@@ -124,17 +114,25 @@ def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None, trouble
     behind = {part: health.verdict for part, health in picture.healths.items() if not health.verdict.status}
     if behind:
         # The reason is that of a part with a fault, else of the part that a request needs last.
-        order = sorted(behind, key=lambda part: (behind[part].reason not in _FAULTS, -names.COMPONENTS.index(part)))
+        order = sorted(behind, key=lambda part: (behind[part].reason not in FAULTS, -names.COMPONENTS.index(part)))
         waits = "; ".join([*(f"{part}: {behind[part].message}" for part in order), *troubles])
         return Verdict(False, behind[order[0]].reason, waits)
     if not serving.status:
         return Verdict(False, serving.reason, serving.message)
+    remains = _remainder(picture, troubles)
+    return remains or Verdict(True, Reason.ALL_READY, f"{', '.join(picture.healths)} as declared")
+
+
+def _remainder(picture: Picture, troubles: Sequence[str]) -> Verdict | None:
+    """What is not as declared although every request is served."""
+    if picture.pool is not None and not picture.pool.status:
+        return Verdict(False, picture.pool.reason, f"swaPool: {picture.pool.message}")
     if troubles:
         return Verdict(False, Reason.APPLY_FAILED, "; ".join(troubles))
     if picture.held:
         held = ", ".join(ref.name for ref in picture.held if ref.kind in WORKLOADS)
         return Verdict(False, Reason.REPLACING, f"{held} until the routers route to all of the new set")
-    return Verdict(True, Reason.ALL_READY, f"{', '.join(picture.healths)} as declared")
+    return None
 
 
 def _reconciling(picture: Picture, ready: Verdict, obstacle: Verdict | None) -> Verdict:
@@ -144,5 +142,7 @@ def _reconciling(picture: Picture, ready: Verdict, obstacle: Verdict | None) -> 
         return Verdict(False, Reason.SETTLED, "nothing is left to do")
     if ready.reason == Reason.SCALED_TO_ZERO:
         return Verdict(False, Reason.SCALED_TO_ZERO, "waiting will not help: raise replicas")
+    if ready.reason == Reason.DEGRADED:
+        return Verdict(False, Reason.DEGRADED, "waiting will not help: see SwaPoolReady")
     reason = Reason.REPLACING if picture.held else Reason.PROGRESSING
     return Verdict(True, reason, ready.message)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names
 from epd_operator.engines import Context
-from epd_operator.plan import device, group, security
+from epd_operator.plan import configuration, device, group, security
 from epd_operator.plan.expansion import literal
+from epd_operator.plan.placement import metadata, placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,14 +62,10 @@ def _deployment(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any])
 
 
 def _pod_template(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
-    overrides = role.pod
     labels = scope.pod_labels(role.name)
     if not leads:
         # The router's registrar and the headless Service take every pod with this label for an engine that answers.
         del labels[names.LABEL_ROLE]
-    metadata: dict[str, Any] = {"labels": {**overrides.labels, **labels}}
-    if overrides.annotations:
-        metadata["annotations"] = dict(overrides.annotations)
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -76,11 +73,11 @@ def _pod_template(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str
         "securityContext": security.pod_security(),
         "terminationGracePeriodSeconds": role.grace_seconds,
         **device.network(role),
-        **_placement(scope, role),
+        **placement(role.pod, names.selector(scope.name, role.name), device.tolerations(scope, role)),
         "containers": [_container(scope, role, leads=leads)],
         "volumes": _volumes(scope, role),
     }
-    return {"metadata": metadata, "spec": spec}
+    return {"metadata": metadata(role.pod, labels), "spec": spec}
 
 
 def _selector(scope: Scope, part: str, revision: str) -> dict[str, str]:
@@ -98,6 +95,8 @@ def _container(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, A
         args=literal(role.args),
         layout_key=scope.identity.compat_key,
         nodes=role.nodes,
+        tenant=effective.tenant,
+        pool=configuration.is_read(scope, role.name),
     )
     program, *words = scope.profile.command(role.name, context)
     return {
@@ -133,7 +132,7 @@ def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
 
 
 def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
-    volumes = [security.scratch_volume(), *device.volumes(role)]
+    volumes = [security.scratch_volume(), *device.volumes(role), *configuration.volumes(scope, role.name)]
     source = scope.document.spec.model.source
     if source is not None and source.persistent_volume_claim is not None:
         claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
@@ -146,7 +145,7 @@ def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
 def _mounts(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     theirs: list[dict[str, Any]] = _dump(role)["volumeMounts"]
     taken = {mount["mountPath"].rstrip("/") for mount in theirs}
-    ours = [security.scratch_mount(), *device.mounts(role)]
+    ours = [security.scratch_mount(), *device.mounts(role), *configuration.mounts(scope, role.name)]
     mounts = [mount for mount in ours if mount["mountPath"] not in taken]
     source = scope.document.spec.model.source
     if source is not None:
@@ -159,25 +158,6 @@ def _mounts(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
             weights["subPath"] = source.persistent_volume_claim.sub_path
         mounts.append(weights)
     return [*mounts, *theirs]
-
-
-def _placement(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
-    written = _dump(role)
-    fields = (
-        "nodeSelector",
-        "tolerations",
-        "affinity",
-        "priorityClassName",
-        "runtimeClassName",
-        "schedulerName",
-    )
-    placement = {field: written[field] for field in fields if written.get(field)}
-    accepted = [*placement.get("tolerations", ()), *device.tolerations(scope, role)]
-    if accepted:
-        placement["tolerations"] = accepted
-    own = {"matchLabels": names.selector(scope.name, role.name)}
-    spread = [{"labelSelector": own, **constraint} for constraint in written.get("topologySpreadConstraints", ())]
-    return {**placement, **({"topologySpreadConstraints": spread} if spread else {})}
 
 
 def _dump(role: EffectiveRole) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 A row is one rule of RBAC with the reason for it. `scope` says which role carries it: `watched` goes into the role of
 each watched namespace (or the ClusterRole when all are watched), `own` into the role of the operator's own namespace.
-Nothing else is read: no Secrets, no ConfigMaps, no nodes, no namespaces, no CRDs (kopf's scanning is off, discovery is
-open to every service account).
+Nothing else is read: no Secrets, no nodes, no namespaces, no CRDs (kopf's scanning is off, discovery is open to every
+service account). Of ConfigMaps only those with our label are listed and watched.
 """
 
 from __future__ import annotations

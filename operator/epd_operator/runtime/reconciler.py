@@ -41,6 +41,9 @@ ROUNDS: Final = 4
 CONFLICT_SECONDS: Final = 30.0
 """How often a name that a foreign object holds is looked at again; that object is not watched."""
 
+LATE_SECONDS: Final = 0.5
+"""How long after its time a change that time alone brings is looked for."""
+
 TERMINATING: Final = "NamespaceTerminating"
 LEAVING_SECONDS: Final = 30.0
 """In a namespace that is going away everything of ours goes too: nothing is made, reported or tried in haste."""
@@ -179,7 +182,11 @@ class Reconciler:
             return Outcome("error")
         if attempt.writes:
             return Outcome("requeue")
-        return Outcome("requeue_after", CONFLICT_SECONDS) if attempt.conflicts else Outcome("success")
+        waits = [CONFLICT_SECONDS] if attempt.conflicts else []
+        if target.after is not None:
+            # A moment later, as the loop's clock and the wall's do not run alike.
+            waits.append(max(0.0, target.after) + LATE_SECONDS)
+        return Outcome("requeue_after", min(waits)) if waits else Outcome("success")
 
     def _memory(self, key: Key, uid: str) -> Memory:
         memory = self._memories.get(key)

@@ -28,7 +28,9 @@ MISSES: Final = 2
 
 SIZE_LIMIT: Final = 1 << 20
 SCHEMA: Final = 1
-VOLATILE: Final = frozenset({"inFlight", "rowsRun", "rowsSkipped", "rowsReplayed"})
+VOLATILE: Final = frozenset(
+    {"inFlight", "rowsRun", "rowsSkipped", "rowsReplayed", "hits", "misses", "stored", "dropped"}
+)
 """Counters that move with every request and decide nothing."""
 
 Fetch = Callable[[str], Any]

@@ -13,6 +13,7 @@ CUSTOM: Final = Kind(GROUP, VERSION, PLURAL, KIND)
 OWNED: Final[tuple[Kind, ...]] = (
     kinds.DEPLOYMENT,
     kinds.LEADER_WORKER_SET,
+    kinds.CONFIG_MAP,
     kinds.SERVICE,
     kinds.SERVICE_ACCOUNT,
     kinds.CONTROLLER_REVISION,
