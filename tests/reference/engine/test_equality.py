@@ -12,12 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epd_workers.reference.cache.pool import KvPool
-from epd_workers.reference.cache.sequence import Sequence as Pages
 from epd_workers.reference.engine.request import Handover, ImageSpan, Prompt, Sampling, Step
-from epd_workers.reference.engine.sampler import choose, log_softmax, uniform
-from epd_workers.reference.model.interface import Extend, Rows
+from epd_workers.reference.engine.sampler import choose, uniform
 from epd_workers.reference.model.replay import PRESETS
+from tests.reference.engine.loop import Loop, agrees
 from tests.reference.engine.tiny import (
     GREEDY,
     SHORT,
@@ -32,11 +30,8 @@ from tests.reference.engine.tiny import (
 from tests.reference.small import WINDOW
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from epd_workers.reference.engine.job import Piece
     from epd_workers.reference.model.loaded import LoadedModel
-    from epd_workers.reference.model.replay import Preset
 
 CALM = settings(
     max_examples=8,
@@ -89,44 +84,6 @@ async def handed_over(
     async with started(model, **given) as decode:
         stream = decode.resume("d", Prompt(prompt.token_ids), sampling, wire, pieces[::-1])
         return handover, await collect(stream)
-
-
-class Loop:
-    """One request alone: the model's forward over pages of its own, chunk by chunk."""
-
-    def __init__(self, model: LoadedModel, prompt: Prompt, preset: Preset | None = None) -> None:
-        pool = KvPool(model.geometry(4, "fp4"), 40, 40)
-        self.model, self.prompt = model, prompt
-        self.forward = model.bind(pool, preset)
-        self.pages = Pages(pool)
-        self.pages.reserve(160)
-        self.pages.history = model.history([])
-
-    def rows(self, stop: int, again: int = 0) -> torch.Tensor:
-        """Logits of the last prompt row before `stop`; `again` rows before the first new one run again."""
-        first = self.pages.length - again
-        table = torch.zeros(len(self.prompt.token_ids), 32)
-        for image in self.prompt.images:
-            table[image.start : image.start + len(image.embeddings)] = image.embeddings
-        ids = self.prompt.token_ids[first:stop]
-        found = [Rows(i, table[first + i][None]) for i, token in enumerate(ids) if token == 258]
-        self.pages.history = self.model.history(self.prompt.token_ids[:first])
-        return self.forward([Extend(ids, self.pages, tuple(found), replayed=again)]).logits[0][-1]
-
-    def answer(self, logits: torch.Tensor, count: int = 3) -> list[tuple[int, float]]:
-        """Greedy tokens and their log-probabilities."""
-        chosen = []
-        for _ in range(count):
-            row = log_softmax(logits.double().numpy())
-            chosen.append((int(row.argmax()), float(row.max())))
-            logits = self.forward([Extend([chosen[-1][0]], self.pages, decode=True)]).logits[0][-1]
-        return chosen
-
-
-def agrees(steps: Sequence[Step], expected: Sequence[tuple[int, float]]) -> bool:
-    return [step.token_id for step in steps] == [token for token, _ in expected] and [
-        step.logprob for step in steps
-    ] == pytest.approx([logprob for _, logprob in expected], rel=1e-6)
 
 
 @CALM

@@ -91,7 +91,7 @@ def check_handover(
     ]
     for number, picture in enumerate(handover.pictures):
         span = range(picture.start, picture.start + picture.tokens)
-        if not (span and 0 <= span.start and span.stop <= tokens and all(token_ids[at] == image_id for at in span)):
+        if not (span and span.start >= 0 and span.stop <= tokens and all(token_ids[at] == image_id for at in span)):
             faults.append(f"prefill says pictures[{number}] covers {span}: must be image placeholders of the prompt")
     if handover.pages != -(-tokens // geometry.page_size):
         faults.append(f"prefill says {handover.pages} pages: {tokens} tokens need {-(-tokens // geometry.page_size)}")
