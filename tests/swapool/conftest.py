@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer
+from tests.swapool.servers import MooncakeMaster, MooncakeStore, Supervised, ValkeyServer
 from tests.swapool.windows import SPACE
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ class Opening(Protocol):
     """Opens a pool that is closed after the test."""
 
     def __call__(self, address: str, space: Namespace = SPACE, **options: Any) -> Pool: ...
+
+
+class Running(Protocol):
+    """Starts ``epd-swapool``, which ends after the test, with all that it started."""
+
+    def __call__(self, *words: str, environment: dict[str, str] | None = None) -> Supervised: ...
 
 
 @pytest.fixture
@@ -54,3 +61,22 @@ def store(master: MooncakeMaster, tmp_path: Path) -> Iterator[MooncakeStore]:
     store = MooncakeStore(tmp_path / "store.log", master.address)
     yield store
     store.kill()
+
+
+@contextmanager
+def supervisors(folder: Path) -> Iterator[Running]:
+    with ExitStack() as stack:
+        numbers = count()
+
+        def run(*words: str, environment: dict[str, str] | None = None) -> Supervised:
+            server = Supervised(folder / f"{words[0]}-{next(numbers)}.log", *words, environment=environment)
+            stack.callback(server.kill)
+            return server
+
+        yield run
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with supervisors(tmp_path) as run:
+        yield run

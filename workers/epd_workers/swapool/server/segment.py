@@ -37,8 +37,9 @@ SETTINGS: Final = {
 BUFFER: Final = 1 << 20
 SAMPLE: Final = 4096
 RETRY: Final = 0.5
+# Codes of Mooncake's store (mooncake-store/include/types.h): no room; no answer of the master.
 NO_ROOM: Final = -200
-MASTER_AWAY: Final = 2
+MASTER_AWAY: Final = range(-999, -899)
 
 
 class Segment:
@@ -97,14 +98,15 @@ class Segment:
         """Put an object into the segment and read it back; return the fields of a `Health`."""
         if self._store is None:
             return {"fault": self._waits, "alive": True}
+        # Without a master each call takes seconds to fail.
+        if not self.master_answers():
+            return {"fault": f"the master at {self._given['master']} does not answer", "alive": True}
         key, sent = f"health/{self._store.get_hostname()}", os.urandom(SAMPLE)
         code = self._store.upsert(key, sent, self._config)
         # A pool whose every object is in use has no room for this one either; that is no fault of a store.
-        if code == NO_ROOM:
+        if code == NO_ROOM or (code == 0 and self._store.get(key) == sent):
             return {"fault": "", "alive": True}
-        if code == 0 and self._store.get(key) == sent:
-            return {"fault": "", "alive": True}
-        if self._store.health_check() == MASTER_AWAY or not self.master_answers():
+        if code in MASTER_AWAY or self._store.is_exist(key) in MASTER_AWAY:
             return {"fault": f"the master at {self._given['master']} does not answer", "alive": True}
         what = f"a put fails (code {code})" if code else "what was put does not come back"
         return {"fault": f"the store is in the pool, but {what}", "alive": False}

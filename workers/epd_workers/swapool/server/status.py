@@ -45,7 +45,7 @@ class Status:
     def __init__(self, program: Program, patience: float = PATIENCE) -> None:
         self._program = program
         self._patience = patience
-        self._lock = asyncio.Lock()
+        self._asking: asyncio.Task[Health] | None = None
 
     def application(self) -> web.Application:
         """Routes: /health, /live, /metrics."""
@@ -56,14 +56,18 @@ class Status:
         return app
 
     async def health(self) -> Health:
-        """Return whether the server serves at this moment."""
-        async with self._lock:
-            try:
-                return await asyncio.wait_for(self._program.health(), self._patience)
-            except TimeoutError:
-                return Health.broken(f"{self._program.name}: no answer within {self._patience:g} s")
-            except OSError as error:
-                return Health.broken(f"{self._program.name}: {error}")
+        """Return whether the server serves at this moment. Whoever asks meanwhile hears the same answer."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> Health:
+        try:
+            return await asyncio.wait_for(self._program.health(), self._patience)
+        except TimeoutError:
+            return Health.broken(f"{self._program.name}: no answer within {self._patience:g} s")
+        except OSError as error:
+            return Health.broken(f"{self._program.name}: {error}")
 
     async def _health(self, _: web.Request) -> web.Response:
         health = await self.health()

@@ -1,0 +1,135 @@
+"""A Mooncake pool's servers come and go, as its operator and its nodes make them; whoever uses it goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.swapool.servers import Supervised, free_port, until
+from tests.swapool.test_valkey import found, recovered
+from tests.swapool.windows import DEADLINE, PATIENT, SLACK, fill, key, lookups, rows, stays_out_of_the_way
+
+if TYPE_CHECKING:
+    from tests.swapool.conftest import Opening, Running
+
+LIMIT = str(64 << 20)
+JOIN = 10.0
+# An address to which nothing can be sent, on any machine: what reaches the master from there is all that ever does.
+NOWHERE = "255.255.255.255"
+
+
+class Cluster:
+    """A master and its stores."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._port, self._metrics_port = free_port(), free_port()
+        self.address = f"mooncake://127.0.0.1:{self._port}"
+        self.master = self.start_master()
+
+    def start_master(self) -> Supervised:
+        self.master = self._running("master", "--port", str(self._port), "--metrics-port", str(self._metrics_port))
+        return self.master
+
+    def start_store(self, hostname: str = "127.0.0.1") -> Supervised:
+        master = f"127.0.0.1:{self._port}"
+        return self._running("store", "--master", master, "--memory", LIMIT, "--hostname", hostname)
+
+    def stores(self) -> float | None:
+        """How many stores the master knows of."""
+        return self.master.figure("stores")
+
+
+@pytest.fixture
+def cluster(running: Running) -> Cluster:
+    return Cluster(running)
+
+
+def test_d4_the_master_restarts(cluster: Cluster, opened: Opening) -> None:
+    """It forgets everything. Nobody else restarts: stores join it anew, users go on, and a new one joins as well."""
+    stores = [cluster.start_store(), cluster.start_store()]
+    for store in stores:
+        store.until(store.healthy)
+    before = [store.child for store in stores]
+    pool = opened(cluster.address)
+    until(lambda: recovered(pool), JOIN)
+    names = fill(pool, 8)
+    assert all(found(pool, names))
+    cluster.master.kill()
+    assert stays_out_of_the_way(pool, names) == 0
+    for store in stores:
+        # Restarting them would help nobody. A call that was under way when the master went takes its time.
+        store.until(store.alive)
+        assert store.ask("/health")[0] == 503
+    cluster.start_master()
+    for store in stores:
+        store.until(store.healthy)
+    until(lambda: cluster.stores() == 2)
+    assert [store.child for store in stores] == before
+    until(lambda: recovered(pool), JOIN)
+    until(lambda: all(found(pool, fill(pool, 8))), JOIN)
+    newcomer = opened(cluster.address)
+    until(lambda: all(found(newcomer, names)), JOIN)
+
+
+def test_d9_one_bad_store(cluster: Cluster, opened: Opening) -> None:
+    """It answers the master's heartbeats and fails every transfer: its own probes say so, others' do not."""
+    good = cluster.start_store()
+    good.until(good.healthy)
+    bad = cluster.start_store(NOWHERE)
+    bad.until(lambda: cluster.stores() == 2)
+    bad.until(lambda: bad.ask("/live")[0] == 503, 5.0)
+    status, said = bad.ask("/health")
+    assert status == 503
+    assert "the store is in the pool, but a put fails" in said or "no answer" in said
+    pool = opened(cluster.address)
+    until(lambda: recovered(pool), JOIN)
+    for number in range(12):
+        pool.put(key(number), rows(key(number)), 300)
+        assert pool.drain(PATIENT)
+    stays_out_of_the_way(pool, [key(number) for number in range(12)])
+    assert cluster.stores() == 2, "the master has not noticed"
+    assert good.healthy()
+    assert cluster.master.healthy()
+    assert bad.terminate() == 0
+    until(lambda: cluster.stores() == 1)
+    until(lambda: recovered(pool), JOIN)
+    until(lambda: all(found(pool, fill(pool, 8))), JOIN)
+
+
+def test_d11_a_planned_restart_of_one_store_of_three(cluster: Cluster, opened: Opening) -> None:
+    """It takes leave first, so that nobody waits for it; what the others hold is found all the time."""
+    stores = [cluster.start_store() for _ in range(3)]
+    for store in stores:
+        store.until(store.healthy)
+    pool = opened(cluster.address)
+    until(lambda: recovered(pool), JOIN)
+    names = fill(pool, 30)
+    assert all(found(pool, names))
+    restarted: list[float] = []
+
+    def restart() -> None:
+        assert stores[0].terminate() == 0
+        again = cluster.start_store()
+        again.until(again.healthy)
+        restarted.append(time.monotonic())
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    seconds: list[float] = []
+    while thread.is_alive():
+        more, _ = lookups(pool, names, 40, pause=0.0025)
+        seconds += more
+    thread.join()
+    assert restarted
+    seconds.sort()
+    assert len(seconds) > 200
+    assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
+    assert seconds[-1] <= DEADLINE + SLACK
+    kept = sum(found(pool, names))
+    assert 5 <= kept < 30, "a third of them went with the store"
+    assert cluster.stores() == 3
+    until(lambda: all(found(pool, fill(pool, 30))), JOIN)
