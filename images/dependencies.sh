@@ -4,6 +4,7 @@
 # Build secrets, both optional and never part of the image: pip.conf (index, proxy) and ca.pem (certificates).
 # torch-cpu: leave the CUDA half of torch out (x86-64 only). From an index that serves CPU wheels its hash is
 # not checked: the lock file names the wheel of the public index.
+# Where the lock file names Mooncake, Debian's libraries that it loads are installed unless the base has them.
 set -eu
 umask 022
 here=$(dirname "$0")
@@ -40,6 +41,15 @@ if [ "$torch" = torch-cpu ]; then
     fi
 fi
 install --require-hashes --requirement "$locked"
+if [ -d "$packages/mooncake" ]; then
+    # Programs that nothing of ours runs: a third of the package.
+    rm "$packages/mooncake/transfer_engine_bench" "$packages/mooncake/mooncake_client"
+    if ! ldd "$packages/mooncake/store.so" >/tmp/ldd || grep -q 'not found' /tmp/ldd; then
+        apt-get -qq update
+        apt-get -qq install --no-install-recommends libcurl4 libibverbs1 libnuma1 >/dev/null
+        rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
+    fi
+fi
 if [ "$torch" = torch-cpu ]; then
     /opt/venv/bin/python "$here/stub.py" "$packages"
     (cd /tmp && /opt/venv/bin/python -B "$here/smoke.py")

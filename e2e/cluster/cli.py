@@ -1,4 +1,4 @@
-"""The command line: ``python -m e2e.cluster up|down|status|load|logs|tools``."""
+"""The command line: ``python -m e2e.cluster up|down|status|load|logs|build|packages``."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     logs.set_defaults(run=_logs)
     build = commands.add_parser("build", help="check the machine, install packages, build programs; start nothing")
     build.set_defaults(run=_build)
+    packages = commands.add_parser("packages", help="install the libraries that the tests without a cluster need")
+    packages.set_defaults(run=_packages)
     return top
 
 
@@ -166,6 +168,13 @@ def _logs(arguments: argparse.Namespace) -> int:
 def _build(_: argparse.Namespace) -> int:
     lifecycle.prepare(everything=True)
     progress.say("everything is installed and built", "green")
+    return 0
+
+
+def _packages(_: argparse.Namespace) -> int:
+    names = ", ".join(machine.LIBRARIES)
+    done = "installed" if machine.provide_libraries() else "there already"
+    progress.say(f"libraries of Mooncake ({names}): {done}", "green")
     return 0
 
 

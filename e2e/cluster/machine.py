@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import re
@@ -40,6 +41,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "docker-registry": ("docker-registry",),
 }
 """Debian package -> the commands we need of it."""
+LIBRARIES: Mapping[str, str] = {
+    "libcurl4": "libcurl.so.4",
+    "libibverbs1": "libibverbs.so.1",
+    "libnuma1": "libnuma.so.1",
+}
+"""Debian package -> the library of it that Mooncake's programs load; the tests of the window pool run these here."""
 CNI_FOLDERS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"), Path("/usr/libexec/cni"))
 CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -174,6 +181,41 @@ def missing_packages(
     return tuple(sorted(missing))
 
 
+def missing_libraries(loads: Callable[[str], bool] | None = None) -> tuple[str, ...]:
+    """List the Debian packages of which a library is missing."""
+    loads = loads or _loads
+    return tuple(package for package, library in LIBRARIES.items() if not loads(library))
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def provide_libraries() -> bool:
+    """Install the libraries of `LIBRARIES` that are missing; False if none was.
+
+    Raises:
+        Unfit: They cannot be installed; the message says what to do.
+    """
+    missing = missing_libraries()
+    if not missing:
+        return False
+    names = " ".join(missing)
+    wanted = f"The tests of the window pool run Mooncake, which needs the libraries of {names} (Debian's names)"
+    if which("apt-get") is None:
+        raise Unfit(f"{wanted}, and there is no apt-get to install them: install them as this system does it.")
+    if os.geteuid() != 0:
+        raise Unfit(f"{wanted}: `sudo apt-get install {names}`, or run the same command with sudo -E.")
+    install(missing)
+    if left := missing_libraries():
+        raise Unfit(f"Installed, and yet libraries of these packages do not load: {' '.join(left)}")
+    return True
+
+
 def cni_folder(folders: Sequence[Path] = CNI_FOLDERS) -> Path | None:
     """Return the first folder that holds every network plugin we use."""
     for folder in folders:
@@ -196,8 +238,7 @@ def install(packages: Sequence[str]) -> None:
             if done.returncode:
                 tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
                 raise Unfit(f"apt-get {' '.join(arguments)} failed with status {done.returncode}:\n{tail}")
-    left = missing_packages()
-    if left:
+    if left := sorted(set(missing_packages()) & set(packages)):
         raise Unfit(f"Installed, and yet commands of these packages are missing: {' '.join(left)}\n{ELSEWHERE}")
 
 

@@ -13,7 +13,8 @@ from e2e.images.recipe import base_key
 from e2e.images.store import Store, require
 
 SUITE = "bookworm"
-PACKAGES = ("python3", "python3-venv", "ca-certificates")
+PACKAGES = ("python3", "python3-venv", "ca-certificates", "libcurl4", "libibverbs1", "libnuma1")
+"""Python, and the libraries of Mooncake, which an image build cannot fetch by itself: it knows no mirror."""
 EMPTIED = (
     "var/cache/apt",
     "var/lib/apt/lists",

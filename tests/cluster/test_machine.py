@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import machine
+from e2e.cluster import cli, machine
 from e2e.cluster.machine import Facts
 
 FIT = Facts(
@@ -90,6 +90,56 @@ def test_services_of_packages_stay_down_only_while_installing(tmp_path: Path, mo
     with machine.no_services():
         pass
     assert policy.read_text() == "theirs"
+
+
+def test_a_missing_library_is_one_that_does_not_load() -> None:
+    assert machine.missing_libraries(lambda name: name != "libnuma.so.1") == ("libnuma1",)
+    assert machine.missing_libraries(lambda _: True) == ()
+    assert machine._loads("libc.so.6")
+    assert not machine._loads("libno-such-thing.so.7")
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without the libraries, whose apt-get notes what it is asked for, and may install them."""
+    installed = tmp_path / "installed"
+    apt = tmp_path / "apt-get"
+    apt.write_text(f'#!/bin/sh\necho "$@" >>{installed}\n')
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(machine, "POLICY", tmp_path / "policy-rc.d")
+    monkeypatch.setattr(machine, "_loads", lambda name: name != "libnuma.so.1" or installed.exists())
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return installed
+
+
+def test_libraries_are_installed_once(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["packages"]) == 0
+    assert bare.read_text().splitlines() == ["update", "install --yes --no-install-recommends libnuma1"]
+    assert "installed" in capsys.readouterr().err
+    bare.write_text("")
+    assert cli.main(["packages"]) == 0
+    assert not bare.read_text()
+
+
+def test_libraries_that_cannot_be_installed(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is missing, what for, and the way out."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert cli.main(["packages"]) == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("window pool", "Mooncake", "sudo apt-get install libnuma1"))
+    monkeypatch.setattr(machine, "which", lambda _: None)
+    assert cli.main(["packages"]) == 2
+    assert "no apt-get" in capsys.readouterr().err
+    assert not bare.exists()
+
+
+def test_libraries_that_do_not_load_although_they_are_installed(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_loads", lambda _: False)
+    with pytest.raises(machine.Unfit, match="yet libraries of these packages do not load: libcurl4 libibverbs1"):
+        machine.provide_libraries()
 
 
 MOUNTS = """\

@@ -56,8 +56,9 @@ def test_code_moves_the_tag_of_its_own_image_only(project: Path, name: str) -> N
     assert moved == {other: CODE if other == name else NONE for other in NAMES}
 
 
-def test_the_kernels_are_in_the_worker_alone(project: Path) -> None:
-    moved = changed(project, "kernels/epd_kernels/extra.py")
+@pytest.mark.parametrize("folder", ["kernels/epd_kernels", "workers/epd_workers/swapool"])
+def test_kernels_and_window_pool_are_in_the_worker_alone(project: Path, folder: str) -> None:
+    moved = changed(project, f"{folder}/extra.py")
     assert moved == {name: CODE if name == "worker" else NONE for name in NAMES}
 
 

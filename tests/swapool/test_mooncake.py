@@ -324,4 +324,4 @@ def test_the_library_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pool = opened("mooncake://127.0.0.1:1")
     assert pool.get(key(1), PATIENT) is None
     assert message in pool.fault
-    assert "libcurl4, libibverbs1, libnuma1 and librdmacm1" in pool.fault
+    assert "libcurl4, libibverbs1 and libnuma1" in pool.fault

@@ -37,8 +37,8 @@ SETTINGS: Final = {
     "GLOG_minloglevel": "2",
 }
 LIBRARIES: Final = (
-    "the Python package mooncake-transfer-engine-non-cuda and the system libraries libcurl4, libibverbs1, libnuma1 and "
-    "librdmacm1 (Debian's names)"
+    "the Python package mooncake-transfer-engine-non-cuda and the system libraries libcurl4, libibverbs1 and libnuma1 "
+    "(Debian's names)"
 )
 NO_LIBRARY: Final = f"Mooncake does not load ({{error}}): install {LIBRARIES}, or choose another pool"
 
