@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from epd_workers.reference.cache.disk.budget import Budget
@@ -50,7 +51,7 @@ class DiskPages:
         page_bytes: Bytes of a page.
         limit: Bytes that the folder may hold, all servers' files together.
         hours: A page that nobody used for that long is gone.
-        registry: Where counts are found, as ``kvdisk_...``; nowhere by default.
+        registry: Where counts are found, as ``kv_disk_...``; nowhere by default.
         patience: Seconds after which a fetch has to do with what it found.
 
     Raises:
@@ -83,10 +84,9 @@ class DiskPages:
         except OSError as error:
             self._fault.failed("put", error)
         depth = max(PENDING_PAGES, PENDING_BYTES // page_bytes)
-        self._readers: Worker[Fetch] = Worker("kvdisk-get", self._answer, FETCHES, threads=READERS)
-        self._writer: Worker[tuple[bytes, StoredPage]] = Worker(
-            "kvdisk-put", self._store, depth, idle=self._sweep, period=PERIOD
-        )
+        self._readers = Worker("kv-disk-get", FETCHES, threads=READERS)
+        self._writer = Worker("kv-disk-put", depth, idle=self._sweep, period=PERIOD)
+        self._writer.submit(self._sweep)
 
     @property
     def stats(self) -> DiskStats:
@@ -104,7 +104,7 @@ class DiskPages:
         fetch = Fetch(chains, time.monotonic() + self._patience, done)
         if not chains:
             fetch.settle()
-        elif self._stuck or not self._readers.submit(fetch):
+        elif self._stuck or not self._readers.submit(partial(self._answer, fetch)):
             self._tally.got("busy")
             fetch.settle()
         return fetch
@@ -124,7 +124,7 @@ class DiskPages:
             log.error("a page of %d bytes where one has %d: dropped", len(data), self._page_bytes)
             self._tally.put("error")
             return False
-        queued = self._writer.submit((chain, StoredPage(data, replayed)))
+        queued = self._writer.submit(partial(self._store, chain, StoredPage(data, replayed)))
         if not queued:
             self._tally.put("busy")
         return queued
@@ -166,8 +166,8 @@ class DiskPages:
         self._tally.got("timeout")
         return False
 
-    def _store(self, task: tuple[bytes, StoredPage]) -> None:
-        self._tally.put(self._stored(*task))
+    def _store(self, chain: bytes, page: StoredPage) -> None:
+        self._tally.put(self._stored(chain, page))
         if self._budget.due:
             self._sweep()
 
@@ -220,8 +220,8 @@ def _check(space: bytes, page_bytes: int, limit: int, hours: float) -> None:
         wrong.append(f"page_bytes is {page_bytes}: a page has 1 or more")
     if not hours > 0:
         wrong.append(f"hours is {hours}: pages are kept for more than 0")
-    least = 2 * occupied(HEADER + page_bytes)
+    least = occupied(HEADER + page_bytes)
     if limit < least:
-        wrong.append(f"limit is {limit}: two pages take {least} bytes on disk; give at least that")
+        wrong.append(f"limit is {limit}: the file of a single page takes {least}; give that or more")
     if wrong:
         raise ValueError("; ".join(wrong))

@@ -7,42 +7,37 @@ import logging
 import queue
 import threading
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
-Task = TypeVar("Task")
 
 
-class Worker(Generic[Task]):
+class Worker:
     """A fixed number of threads behind a queue of fixed length.
 
     Args:
         name: Of the threads.
-        run: Does one task. What it raises is a defect, and logged.
         depth: Tasks that may wait.
         threads: How many there are.
-        idle: Called by a thread at its start, and whenever nothing has come for `period` seconds.
-        period: Seconds; None: `idle` is called at the start only.
+        idle: What a thread does whenever nothing has come for `period` seconds.
+        period: Seconds; None: it waits.
     """
 
     def __init__(
         self,
         name: str,
-        run: Callable[[Task], None],
         depth: int,
         *,
         threads: int = 1,
         idle: Callable[[], None] = lambda: None,
         period: float | None = None,
     ) -> None:
-        self._run = run
         self._idle = idle
         self._period = period
-        self._tasks: queue.Queue[Task | None] = queue.Queue(depth)
+        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(depth)
         self._began: list[float | None] = [None] * threads
         self._closed = False
         self._threads = [
@@ -57,7 +52,7 @@ class Worker(Generic[Task]):
         now = time.monotonic()
         return all(began is not None and now - began > seconds for began in self._began)
 
-    def submit(self, task: Task) -> bool:
+    def submit(self, task: Callable[[], None]) -> bool:
         """Queue a task; False if there is no room. Never waits."""
         if not self._closed:
             with contextlib.suppress(queue.Full):
@@ -81,25 +76,25 @@ class Worker(Generic[Task]):
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self, index: int) -> None:
-        self._safely(self._idle)
         while True:
             try:
                 task = self._tasks.get(timeout=self._period)
             except queue.Empty:
-                self._safely(self._idle)
+                _safely(self._idle)
                 continue
             if task is not None:
                 self._began[index] = time.monotonic()
-                self._safely(partial(self._run, task))
+                _safely(task)
                 self._began[index] = None
             self._tasks.task_done()
             if task is None:
                 return
             del task
 
-    def _safely(self, what: Callable[[], None]) -> None:
-        """A thread that ended would leave its tasks undone for good."""
-        try:
-            what()
-        except Exception:
-            log.exception("pages on disk")
+
+def _safely(task: Callable[[], None]) -> None:
+    """Run a task whatever becomes of it: a thread that ended would leave those behind it undone for good."""
+    try:
+        task()
+    except Exception:
+        log.exception("pages on disk")
