@@ -5,8 +5,10 @@ import base64
 import contextlib
 import io
 import math
+import os
 import pathlib
 import random
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,13 @@ import pytest
 import torch
 from PIL import Image
 
+from bench.epd.fleet import free_ports
 from epd_workers.reference.serving.options import parse
 from epd_workers.reference.serving.server import Server
 from tests.reference.serving import tiny
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
 torch.set_num_threads(1)
@@ -38,6 +41,12 @@ SHORT = ("--handshake-timeout", "0.5", "--silence-timeout", "5")
 AT_ONCE_SECONDS = 10.0
 
 
+async def wait_for(check: Any, seconds: float = 40) -> None:
+    async with asyncio.timeout(seconds):
+        while not await check():  # noqa: ASYNC110 - other processes set no events
+            await asyncio.sleep(0.1)
+
+
 def png(color: str = "red", size: tuple[int, int] = (60, 40)) -> bytes:
     data = io.BytesIO()
     Image.new("RGB", size, color).save(data, "PNG")
@@ -51,6 +60,9 @@ def data_url(color: str = "red") -> str:
 def chat(content: Any, **fields: Any) -> dict[str, Any]:
     body = {"model": "reference", "messages": [{"role": "user", "content": content}], "max_tokens": 6, "temperature": 0}
     return body | fields
+
+
+LONG = chat("go on", max_tokens=2000, ignore_eos=True)
 
 
 def with_images(text: str, *urls: str) -> list[dict[str, Any]]:
@@ -128,6 +140,35 @@ class Running:
 
 
 @dataclass
+class Program:
+    """One running ``epd-reference``."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    bootstrap: int
+    session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    async def post(self, **fields: object) -> tuple[int, str]:
+        async with self.session.post(self.url + CHAT, json=LONG | fields) as answer:
+            return answer.status, await answer.text()
+
+    async def ready(self) -> bool:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with self.session.get(f"{self.url}/ready") as answer:
+                return answer.status == 200
+        return False
+
+    async def busy(self) -> bool:
+        async with self.session.get(f"{self.url}/v1/loads") as answer:
+            load = (await answer.json())["loads"][0]
+            return bool(load["num_total_reqs"] or load["num_used_tokens"])
+
+
+@dataclass
 class Fleet:
     """Starts servers and sends requests to pairs of them as the router does."""
 
@@ -183,3 +224,26 @@ async def fleet(checkpoint: Path) -> AsyncIterator[Fleet]:
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(aiohttp.ClientSession())
         yield Fleet(session, exits, checkpoint)
+
+
+@pytest.fixture
+async def program(fleet: Fleet) -> AsyncIterator[Callable[..., Awaitable[Program]]]:
+    started: list[Program] = []
+
+    async def start(role: str, *flags: str) -> Program:
+        port, bootstrap, encoders = free_ports(3)
+        words = ["--role", role, "--port", str(port), "--bootstrap-port", str(bootstrap), *flags]
+        words += ["--encoder-bootstrap-port", str(encoders), "--model-path", str(fleet.checkpoint)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "epd_workers.reference.main", *words, env=os.environ | {"POD_NAME": role}
+        )
+        made = Program(process, port, bootstrap, fleet.session)
+        started.append(made)
+        await wait_for(made.ready, 100)
+        return made
+
+    yield start
+    for made in started:
+        with contextlib.suppress(ProcessLookupError):
+            made.process.kill()
+        await made.process.wait()

@@ -3,73 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 
-from bench.epd.fleet import free_ports
-from tests.reference.serving.conftest import CHAT, HOST, Fleet, chat
-from tests.reference.serving.test_router import wait_for
+from tests.reference.serving.conftest import HOST, Fleet, Program, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-LONG = chat("go on", max_tokens=2000, ignore_eos=True)
-
-
-@dataclass
-class Program:
-    """One running ``epd-reference``."""
-
-    process: asyncio.subprocess.Process
-    port: int
-    bootstrap: int
-    session: aiohttp.ClientSession
-
-    async def post(self, **fields: object) -> tuple[int, str]:
-        async with self.session.post(f"http://{HOST}:{self.port}{CHAT}", json=LONG | fields) as answer:
-            return answer.status, await answer.text()
-
-    async def ready(self) -> bool:
-        with contextlib.suppress(aiohttp.ClientError):
-            async with self.session.get(f"http://{HOST}:{self.port}/ready") as answer:
-                return answer.status == 200
-        return False
-
-    async def busy(self) -> bool:
-        async with self.session.get(f"http://{HOST}:{self.port}/v1/loads") as answer:
-            load = (await answer.json())["loads"][0]
-            return bool(load["num_total_reqs"] or load["num_used_tokens"])
-
-
-@pytest.fixture
-async def program(fleet: Fleet) -> AsyncIterator[Callable[..., Awaitable[Program]]]:
-    started: list[Program] = []
-
-    async def start(role: str, *flags: str) -> Program:
-        port, bootstrap, encoders = free_ports(3)
-        words = ["--role", role, "--port", str(port), "--bootstrap-port", str(bootstrap), *flags]
-        words += ["--encoder-bootstrap-port", str(encoders), "--model-path", str(fleet.checkpoint)]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "epd_workers.reference.main", *words, env=os.environ | {"POD_NAME": role}
-        )
-        made = Program(process, port, bootstrap, fleet.session)
-        started.append(made)
-        await wait_for(made.ready, 100)
-        return made
-
-    yield start
-    for made in started:
-        with contextlib.suppress(ProcessLookupError):
-            made.process.kill()
-        await made.process.wait()
 
 
 async def test_sigterm_drains_and_exits_0(program: Callable[..., Awaitable[Program]]) -> None:

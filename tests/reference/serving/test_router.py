@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from bench.epd.fleet import SMG, free_ports
-from tests.reference.serving.conftest import CHAT, HOST, Fleet, Running, chat, data_url, with_images
+from tests.reference.serving.conftest import CHAT, HOST, Fleet, Running, chat, data_url, wait_for, with_images
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,12 +44,6 @@ class Routed:
         status, _ = await self.post(CHAT, chat("still there?"))
         assert status == 200
         await self.fleet.idle()
-
-
-async def wait_for(check: Any, seconds: float = 40) -> None:
-    async with asyncio.timeout(seconds):
-        while not await check():  # noqa: ASYNC110 - other processes set no events
-            await asyncio.sleep(0.1)
 
 
 async def add_workers(fleet: Fleet, url: str, servers: list[Running]) -> None:
@@ -107,6 +101,7 @@ async def test_the_router_and_the_official_client(routed: Routed) -> None:
     await images_and_choices(routed)
     await streams(routed)
     await native_logprobs(routed)
+    await salts(routed)
     await errors(routed)
     await many(routed)
     await client_leaves(routed)
@@ -154,6 +149,29 @@ async def native_logprobs(routed: Routed) -> None:
         assert [entry[1] for entry in told] == [entry[1] for entry in computed]
         # The router reads and writes the lists it joins, at the cost of a last bit.
         assert [entry[0] or 0 for entry in told] == pytest.approx([entry[0] or 0 for entry in computed])
+
+
+async def salts(routed: Routed) -> None:
+    """The router passes on whom a request may share with, to both halves and on every route."""
+    bodies: dict[str, dict[str, Any]] = {
+        CHAT: chat("whoever begins like this shares a page or two"),
+        "/v1/completions": {"model": MODEL, "prompt": "another beginning that is long enough", "max_tokens": 2},
+        "/generate": {"text": "a third beginning, of several pages", "sampling_params": {"max_new_tokens": 2}},
+    }
+    for path, body in bodies.items():
+        for field in ("cache_salt", "extra_key"):
+            # Each salt is new to both prefill servers, which take turns.
+            for salt in ("one", "other"):
+                answers = [await routed.post(path, body | {field: salt}) for _ in range(4)]
+                found = [cached_tokens(answer) for status, answer in answers if status == 200]
+                assert found[:2] == [0, 0]
+                assert 0 < found[2] == found[3]
+
+
+def cached_tokens(answer: dict[str, Any]) -> int:
+    usage = answer["meta_info"] if "meta_info" in answer else answer["usage"]["prompt_tokens_details"]
+    tokens: int = usage["cached_tokens"]
+    return tokens
 
 
 async def errors(routed: Routed) -> None:
