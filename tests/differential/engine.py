@@ -141,13 +141,18 @@ class _InertFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def pretend(platform: str) -> None:
-    """Make torch describe `platform`. Must run before sglang is imported."""
-    torch = importlib.import_module("torch")
+def stand_in(roots: Sequence[str]) -> None:
+    """Put inert things in the place of packages. Must run before sglang is imported."""
     importlib.import_module("torch._inductor.select_algorithm")
     # Both libraries note now what is missing, so that neither meets a stand-in later.
     importlib.import_module("transformers.utils.import_utils").is_torchvision_available()
-    sys.meta_path.append(_InertFinder(ABSENT + ABSENT_ON[platform.partition("-")[0]]))
+    sys.meta_path.append(_InertFinder(roots))
+
+
+def pretend(platform: str) -> None:
+    """Make torch describe `platform`. Must run before sglang is imported."""
+    torch = importlib.import_module("torch")
+    stand_in(ABSENT + ABSENT_ON[platform.partition("-")[0]])
     device = PLATFORMS[platform]
     properties = types.SimpleNamespace(
         name=device.name,

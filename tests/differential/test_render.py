@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from epd_operator.engines.sglang.command import PROGRAM
+from epd_operator.engines.sglang.storage import TAG
 from epd_operator.engines.validation import validate
 from epd_operator.plan import Observed, Settings, plan
 from tests.corpus.field_cases import field_cases
@@ -48,22 +49,28 @@ def containers(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
                     yield obj["metadata"]["name"], container
 
 
+def line(container: dict[str, Any]) -> tuple[str, ...]:
+    """What the engine is given behind its program's name."""
+    words = [*container["command"], *container["args"]]
+    assert tuple(words[: len(PROGRAM)]) == PROGRAM
+    return tuple(re.sub(r"\$\((\w+)\)", lambda place: PLACES[place[1]], word) for word in words[len(PROGRAM) :])
+
+
 def lines() -> Iterator[Case]:
     for name, document in documents():
         engine = document["spec"]["engine"]
         if (engine["type"], engine["version"]) != ("SGLang", RELEASE) or not validate(document).accepted:
             continue
         for maker, container in containers(document):
-            words = [*container["command"], *container["args"]]
-            assert tuple(words[: len(PROGRAM)]) == PROGRAM
-            argv = [re.sub(r"\$\((\w+)\)", lambda place: PLACES[place[1]], word) for word in words[len(PROGRAM) :]]
             env = {entry["name"]: entry["value"] for entry in container["env"] if entry.get("value", "$")[:1] != "$"}
-            yield Case(f"{name}: {maker}", engine["platform"], tuple(argv), env)
+            yield Case(f"{name}: {maker}", engine["platform"], line(container), env)
 
 
 def test_the_engine_accepts_every_rendered_command_line(oracle: Oracle) -> None:
     asked = list(lines())
     assert len(asked) > 60
+    # Among them those that tell a storage whose pages it keeps.
+    assert sum(TAG in " ".join(case.argv) for case in asked) > 3
     answers = oracle.ask(asked)
     refused = {
         case.id: (answer.error, case.argv) for case, answer in zip(asked, answers, strict=True) if not answer.accepted
