@@ -46,20 +46,42 @@ class Run:
     tokens_per_second: float
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running one.
+
+    Attributes:
+        url: Where it answers.
+        ready_seconds: From the start of the process to its first 200 on `/ready`.
+    """
+
+    process: subprocess.Popen[bytes]
+    url: str
+    ready_seconds: float
+
+
 def measure() -> Run:
     """Start a server, look at it, and end it.
 
     Raises:
         RuntimeError: It did not become ready; the message has the end of its log.
     """
-    with _server() as (process, url, ready):
-        return Run(ready, _resident_mib(process.pid), _pace(url))
+    with serving() as server:
+        return Run(server.ready_seconds, _resident_mib(server.process.pid), _pace(server.url))
 
 
 @contextmanager
-def _server() -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
+def serving(*flags: str) -> Iterator[Server]:
+    """Start a server of both halves, wait until it is ready, and end it afterwards.
+
+    Args:
+        flags: More of them.
+
+    Raises:
+        RuntimeError: It did not become ready; the message has the end of its log.
+    """
     port, bootstrap, encoders = free_ports(3)
-    command = [sys.executable, "-m", "epd_workers.reference.main", "--role", "aggregated", "--host", HOST]
+    command = [sys.executable, "-m", "epd_workers.reference.main", "--role", "aggregated", "--host", HOST, *flags]
     command += ["--port", str(port), "--bootstrap-port", str(bootstrap), "--encoder-bootstrap-port", str(encoders)]
     url = f"http://{HOST}:{port}"
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
@@ -70,7 +92,7 @@ def _server() -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
                 if process.poll() is not None or time.monotonic() - began > READY_SECONDS:
                     raise RuntimeError(f"the server did not become ready:\n{Path(log.name).read_text()[-2000:]}")
                 time.sleep(0.02)
-            yield process, url, time.monotonic() - began
+            yield Server(process, url, time.monotonic() - began)
         finally:
             process.kill()
             process.wait()
