@@ -65,6 +65,13 @@ class Site:
         replay = () if role == "decode" else ("--encoder-replay", "on")
         return await self.fleet.start(role, *SIZES, *replay, *self.flags, *flags)
 
+    def left(self, valkey: ValkeyServer) -> tuple[int, int]:
+        """Windows in the pool and pages on disk that do not only approximate, once the servers have left."""
+        with valkey.client() as client:
+            windows = len(list(client.scan_iter()))
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        return windows, sum(path.suffix != ".replayed" for path in files)
+
 
 @pytest.fixture
 def site(fleet: Fleet, tmp_path: Path) -> Site:
@@ -131,7 +138,8 @@ async def kept(server: Running, windows: int, pages: int, *others: Running) -> N
     await until(server, "swa_pool", lambda pool: pool is not None and pool["stored"] >= windows)
 
     async def found() -> bool:
-        return sum([(await told(one))["kv_disk"]["stored"] for one in (server, *others)]) >= pages
+        stored: list[int] = [(await told(one))["kv_disk"]["stored"] for one in (server, *others)]
+        return sum(stored) >= pages
 
     await wait_for(found, AT_ONCE_SECONDS)
 
@@ -199,17 +207,15 @@ async def test_what_a_replay_began_is_not_left_to_others(site: Site, valkey: Val
     """The mark travels with the handover: decode leaves nothing where prefill only approximated."""
     prefill, decode = await site.start("prefill"), await site.start("decode")
     _, answer = await site.fleet.pair(prefill, decode, turn(PROMPT), "/generate")
-    ids = next_turn(PROMPT, answer)
     site.configuration.say(valkey.url)
     for server in (prefill, decode):
         await until(server, "swa_pool", lambda pool: pool is not None)
-    _, answer = await site.fleet.pair(prefill, decode, turn(ids), "/generate")
+    _, answer = await site.fleet.pair(prefill, decode, turn(next_turn(PROMPT, answer)), "/generate")
     assert cached(answer) > 0
     assert (await told(prefill))["replay"]["encoder"]["rows_replayed"] > 0
-    await site.fleet.pair(prefill, decode, turn(list(reversed(PROMPT))), "/generate")
-    await kept(decode, 1, 1)
-    info = await told(decode)
-    assert (info["swa_pool"]["stored"], info["kv_disk"]["stored"]) == (1, 1)
+    for server in (prefill, decode):
+        await server.server.stop(AT_ONCE_SECONDS)
+    assert site.left(valkey) == (0, len(PROMPT) // PAGE)
 
 
 async def test_the_configuration_is_followed_while_the_server_runs(site: Site, valkey: ValkeyServer) -> None:
@@ -265,11 +271,16 @@ async def test_a_request_without_a_peer_leaves_nothing(site: Site, valkey: Valke
     decode = await site.start("decode")
     lone = {"bootstrap_host": "2.2.2.2", "bootstrap_room": 0}
     assert len((await ask(decode, PROMPT, **lone)).body["output_ids"]) == ANSWERED
-    prefill = await site.start("prefill")
-    await site.fleet.pair(prefill, decode, turn(list(reversed(PROMPT))), "/generate")
-    await kept(decode, 1, 1)
-    info = await told(decode)
-    assert (info["swa_pool"]["stored"], info["kv_disk"]["stored"]) == (1, 1)
+    await decode.server.stop(AT_ONCE_SECONDS)
+    assert site.left(valkey) == (0, 0)
+
+
+async def test_what_is_on_its_way_when_a_server_leaves_arrives(site: Site, valkey: ValkeyServer) -> None:
+    site.configuration.say(valkey.url)
+    server = await site.start("aggregated")
+    await ask(server, PROMPT)
+    await server.server.stop(AT_ONCE_SECONDS)
+    assert site.left(valkey) == (2, after(PROMPT) // PAGE)
 
 
 async def test_salts_share_nothing(site: Site, valkey: ValkeyServer) -> None:
