@@ -12,6 +12,7 @@ import torch
 
 from epd_kernels import dispatch
 from epd_kernels.dispatch import TORCH
+from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.main import main
 from epd_workers.reference.serving.options import UsageError, parse
 from epd_workers.reference.serving.setup import limits_of, load
@@ -137,6 +138,21 @@ def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
     }
     off = limits_of(parse(["--role", "prefill", "--decoder-replay", "off", "--prefix-cache", "off"]))
     assert (off.replay, off.encoder_replay, off.prefix_cache) == (None, False, False)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--decoder-replay", "off"], ["--decoder-replay-preset", "dsv41-37ae292e"], ["--kv-cache-dtype", "bf16"]],
+)
+def test_prefill_and_decode_that_are_told_the_same_keep_windows_of_one_kind(checkpoint: Path, flags: list[str]) -> None:
+    model = tiny.load(checkpoint, 192)
+    spaces = {
+        role: namespace(model, limits_of(parse(["--role", role, "--page-size", "4", *flags])), "llm/demo", "m")
+        for role in ("prefill", "decode", "aggregated")
+    }
+    assert len(set(spaces.values())) == 1
+    other = limits_of(parse(["--role", "decode", "--page-size", "8", *flags]))
+    assert namespace(model, other, "llm/demo", "m") != spaces["decode"]
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
