@@ -15,16 +15,14 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from epd_operator.engines import reference_pool
+from epd_operator.engines.reference_value import WINDOW
 from epd_operator.plan.gaps import LONGEST_PAUSES, RETURNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.api.pool import PoolMode
-
-# Keys and values share one row in DeepSeek-V4.1: bfloat16 values, or FP8 (E4M3) with a scale byte for every 32.
-_SCALED: Final = 32
-WINDOW: Final = 128
 
 ENTRY_BYTES: Final = 689
 """What the in-process pool counts beside a window's rows: 64 bytes of header, up to 113 of name, 512 of objects."""
@@ -40,22 +38,24 @@ _HALVINGS: Final = 50
 
 @dataclass(frozen=True)
 class Model:
-    """What of a checkpoint's structure a window's size depends on.
+    """What of a checkpoint a window's size depends on.
 
     Attributes:
-        layers: Of the whole model.
-        split: Layers of the encoder half.
-        head_dim: Values of a row.
+        layers: Of a window, by what decoder replay follows.
+        row_bytes: Of one row of one layer, by kv-cache-dtype.
     """
 
-    layers: int
-    split: int
-    head_dim: int
+    layers: Mapping[str, int]
+    row_bytes: Mapping[str, int]
 
 
-RELEASED: Final = Model(layers=40, split=20, head_dim=512)
-"""DeepSeek-V4.1-Flash's config.json."""
-PACKAGED: Final = Model(layers=8, split=4, head_dim=64)
+RELEASED: Final = Model(
+    layers={"off": 40, "0.5.23": 20, "dsv41-37ae292e": 21},
+    # 512 values of E4M3 with a scale for every 32, or of bfloat16.
+    row_bytes={"fp4": 528, "bf16": 1024},
+)
+"""DeepSeek-V4.1-Flash."""
+PACKAGED: Final = Model(reference_pool.LAYERS, reference_pool.ROW)
 """The checkpoint in the worker image."""
 
 
@@ -83,16 +83,11 @@ def window(model: Model, args: Mapping[str, Any]) -> Window:
     """The window that prefill publishes.
 
     Args:
-        model: Its structure.
+        model: Whose it is.
         args: Flags of the Reference engine's prefill; those that are missing have the engine's defaults.
     """
-    layers = model.layers
-    if args.get("decoder-replay", "on") == "on":
-        # The later preset runs one layer more on all rows.
-        layers = model.split + (args.get("decoder-replay-preset", "0.5.23") == "dsv41-37ae292e")
-    if args.get("kv-cache-dtype", "fp4") == "bf16":
-        return Window(layers, WINDOW, 2 * model.head_dim)
-    return Window(layers, WINDOW, model.head_dim + model.head_dim // _SCALED)
+    replay = args.get("decoder-replay-preset", "0.5.23") if args.get("decoder-replay", "on") == "on" else "off"
+    return Window(model.layers[replay], WINDOW, model.row_bytes[args.get("kv-cache-dtype", "fp4")])
 
 
 def held(mode: PoolMode, memory: int, window_bytes: int, stores: int = 1) -> int:
