@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Long enough for a machine that does five things at once: what is tested here is not how fast a pool is.
 DEADLINE = 5.0
 # A server ends with its requests: what is left of the pool and the folder may take this much longer, and no more.
-EXIT_SECONDS = 10.0
+EXIT_SECONDS = 6.0
 PROMPT = [17, 3, 101, 44, 9, 60, 71, 5] * 5
 ANSWERED = 10
 QUESTION = [23, 8, 15, 42]
