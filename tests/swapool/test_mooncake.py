@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,11 +57,11 @@ def join(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> Calla
 
 def helpers(process: int) -> list[int]:
     """The processes that it started to talk to the store."""
-    started = [
-        int(each)
-        for task in Path(f"/proc/{process}/task").iterdir()
-        for each in (task / "children").read_text().split()
-    ]
+    started: list[int] = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        # Threads come and go meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            started += map(int, (task / "children").read_text().split())
     return [each for each in started if b"swapool.agent" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
@@ -151,21 +152,6 @@ def test_store_killed(join: Callable[..., Pool], store: MooncakeStore, master: M
         other.kill()
 
 
-def test_master_lost(join: Callable[..., Pool], master: MooncakeMaster, tmp_path: Path) -> None:
-    pool = join()
-    names = fill(pool, 5)
-    master.kill()
-    gaps = Gaps()
-    assert stays_out_of_the_way(pool, names) == 0
-    assert gaps.longest() < SLACK
-    again = MooncakeMaster(tmp_path / "again.log", port=master.port)
-    try:
-        until(lambda: recovered(pool), 20.0)
-        assert not any(found(pool, names)), "a new master knows of nothing"
-    finally:
-        again.kill()
-
-
 def test_master_frozen(join: Callable[..., Pool], master: MooncakeMaster) -> None:
     pool = join()
     names = fill(pool, 5)
@@ -226,6 +212,7 @@ def test_wrong_answers(join: Callable[..., Pool], master: MooncakeMaster) -> Non
     other.close()
 
 
+@pytest.mark.nightly
 def test_many_at_once(join: Callable[..., Pool]) -> None:
     use_at_once(join(depth=64))
 
@@ -290,7 +277,7 @@ print("left", flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["exit", "kill"])
+@pytest.mark.parametrize("end", ["exit", pytest.param("kill", marks=pytest.mark.nightly)])
 def test_the_process_ends_while_a_call_hangs(master: MooncakeMaster, store: MooncakeStore, end: str) -> None:
     """It ends at once and clean, and its helper with it, though nobody closed anything."""
     command = [sys.executable, "-c", ENDING, f"mooncake://{master.address}"]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.swapool.servers import Supervised, free_port, until
+from tests.swapool.test_mooncake import JOIN, Gaps
 from tests.swapool.test_valkey import found, recovered
-from tests.swapool.windows import DEADLINE, PATIENT, SLACK, fill, key, lookups, rows, stays_out_of_the_way
+from tests.swapool.windows import PATIENT, SLACK, fill, keeps_to_the_deadline, key, lookups, rows, stays_out_of_the_way
 
 if TYPE_CHECKING:
     from tests.swapool.conftest import Opening, Running
 
 LIMIT = str(64 << 20)
-JOIN = 10.0
 # An address to which nothing can be sent, on any machine: what reaches the master from there is all that ever does.
 NOWHERE = "255.255.255.255"
 
@@ -58,8 +58,10 @@ def test_d4_the_master_restarts(cluster: Cluster, opened: Opening) -> None:
     until(lambda: recovered(pool), JOIN)
     names = fill(pool, 8)
     assert all(found(pool, names))
+    gaps = Gaps()
     cluster.master.kill()
     assert stays_out_of_the_way(pool, names) == 0
+    assert gaps.longest() < SLACK, "a thread of the engine waited, too"
     for store in stores:
         # Restarting them would help nobody. A call that was under way when the master went takes its time.
         store.until(store.alive)
@@ -90,7 +92,8 @@ def test_d9_one_bad_store(cluster: Cluster, opened: Opening) -> None:
     for number in range(12):
         pool.put(key(number), rows(key(number)), 300)
         assert pool.drain(PATIENT)
-    stays_out_of_the_way(pool, [key(number) for number in range(12)])
+    seconds, _ = lookups(pool, [key(number) for number in range(12)], 400, pause=0.0015)
+    keeps_to_the_deadline(seconds)
     assert cluster.stores() == 2, "the master has not noticed"
     assert good.healthy()
     assert cluster.master.healthy()
@@ -125,11 +128,9 @@ def test_d11_a_planned_restart_of_one_store_of_three(cluster: Cluster, opened: O
         seconds += more
     thread.join()
     assert restarted
-    seconds.sort()
     assert len(seconds) > 200
-    assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
-    assert seconds[-1] <= DEADLINE + SLACK
-    kept = sum(found(pool, names))
-    assert 5 <= kept < 30, "a third of them went with the store"
+    keeps_to_the_deadline(sorted(seconds))
+    until(lambda: sum(found(pool, names)) >= 5, JOIN)
+    assert not all(found(pool, names)), "a third of them went with the store"
     assert cluster.stores() == 3
     until(lambda: all(found(pool, fill(pool, 30))), JOIN)

@@ -102,7 +102,7 @@ def test_replayed_windows_say_so(opened: Opening) -> None:
 
 
 def test_many_at_once(opened: Opening) -> None:
-    use_at_once(opened(MEMORY), rounds=300)
+    use_at_once(opened(MEMORY), rounds=100)
 
 
 def test_expiry(opened: Opening) -> None:

@@ -77,11 +77,6 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
         yield start(running)
 
 
-@pytest.fixture
-def victims(running: Running) -> Trio:
-    return start(running)
-
-
 def alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
@@ -170,16 +165,22 @@ def test_a_store_is_not_to_blame_for_its_master(trio: Trio) -> None:
     trio.store.until(trio.store.healthy)
 
 
-def test_a_store_waits_for_its_master(running: Running) -> None:
+def test_a_store_waits_for_its_master_but_not_without_its_supervisor(running: Running) -> None:
     port = free_port()
     store = running("store", "--master", f"127.0.0.1:{port}", "--memory", LIMIT)
     store.until(lambda: store.ask("/health") == (503, f"no master at 127.0.0.1:{port}"))
     assert store.ask("/live")[0] == 200
-    running("master", "--port", str(port), "--metrics-port", str(free_port()))
+    master = running("master", "--port", str(port), "--metrics-port", str(free_port()))
     store.until(store.healthy)
+    # With nobody to take leave of, it does not take seconds.
+    master.kill()
+    child = store.child
+    os.kill(store.process.pid, signal.SIGKILL)
+    until(lambda: not alive(child))
 
 
-def test_told_to_end(victims: Trio) -> None:
+def test_told_to_end(running: Running) -> None:
+    victims = start(running)
     children = [server.child for server in victims.all]
     for server in (victims.store, victims.valkey):
         assert server.terminate() == 0
@@ -194,18 +195,11 @@ def test_a_store_that_waits_ends_when_told(running: Running) -> None:
     assert store.terminate() == 0
 
 
-def test_it_ends_as_its_server_ends(victims: Trio) -> None:
-    for server in victims.all:
-        os.kill(server.child, signal.SIGKILL)
-        assert server.process.wait(10) == 128 + signal.SIGKILL
-
-
-def test_a_store_ends_with_its_supervisor(running: Running) -> None:
-    store = running("store", "--master", f"127.0.0.1:{free_port()}", "--memory", LIMIT)
-    store.until(lambda: "no master" in store.ask("/health")[1])
-    child = store.child
-    os.kill(store.process.pid, signal.SIGKILL)
-    until(lambda: not alive(child))
+def test_it_ends_as_its_server_ends(running: Running) -> None:
+    server = running("valkey", "--port", str(free_port()), "--memory", LIMIT)
+    server.until(server.healthy)
+    os.kill(server.child, signal.SIGKILL)
+    assert server.process.wait(10) == 128 + signal.SIGKILL
 
 
 def test_a_port_that_is_taken(running: Running, trio: Trio) -> None:

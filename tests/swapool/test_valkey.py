@@ -182,6 +182,7 @@ def test_a_late_answer_answers_no_other_question(server: ValkeyServer, opened: O
     assert count(pool, "get", "mismatch") == 0
 
 
+@pytest.mark.nightly
 def test_frozen_at_start(server: ValkeyServer, opened: Opening) -> None:
     server.freeze()
     begun = time.perf_counter()
@@ -192,7 +193,10 @@ def test_frozen_at_start(server: ValkeyServer, opened: Opening) -> None:
     until(lambda: recovered(pool))
 
 
-@pytest.mark.parametrize(("rate", "piece"), [(1e6, 1 << 14), (200, 1)], ids=["narrow", "drop by drop"])
+@pytest.mark.parametrize(
+    ("rate", "piece"),
+    [pytest.param(1e6, 1 << 14, id="narrow", marks=pytest.mark.nightly), pytest.param(200, 1, id="drop by drop")],
+)
 def test_slow(server: ValkeyServer, wire: Wire, opened: Opening, rate: float, piece: int) -> None:
     """Every piece in time and the whole far too late: what comes after the deadline counts for nothing."""
     direct = opened(server.url)
@@ -421,6 +425,7 @@ def survives(server: Server, pool: Pool) -> None:
     until(lambda: value(pool, "swapool_bounce_in_use") == 0)
 
 
+@pytest.mark.nightly
 def test_a_storm_of_timeouts_leaves_nothing_behind(server: ValkeyServer) -> None:
     before, open_files = threads(), descriptors()
     pool = Pool(engine(server.url), SPACE.largest, breakers=Never)

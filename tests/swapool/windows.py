@@ -74,12 +74,17 @@ def lookups(pool: Pool, names: list[Key], count: int, pause: float = 0.0) -> tup
     return sorted(seconds), found
 
 
-def stays_out_of_the_way(pool: Pool, names: list[Key]) -> int:
-    """400 lookups of a sick server: few wait, none longer than the deadline, nothing fails. Returns those answered."""
-    seconds, found = lookups(pool, names, 400, pause=0.0025)
+def keeps_to_the_deadline(seconds: list[float]) -> None:
+    """Lookups took these, sorted: none waited longer than it was told to, whatever the server did."""
     assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
     assert seconds[-1] <= DEADLINE + SLACK
-    # One per period: at 0, 0.5 and 1.5 s, and a few more if the machine is so busy that this takes long.
+
+
+def stays_out_of_the_way(pool: Pool, names: list[Key]) -> int:
+    """400 lookups of a sick server: few wait, none longer than the deadline, nothing fails. Returns those answered."""
+    seconds, found = lookups(pool, names, 400, pause=0.0015)
+    keeps_to_the_deadline(seconds)
+    # One per period: at 0 and 0.5 s, and a few more if the machine is so busy that this takes long.
     assert sum(each > DEADLINE / 2 for each in seconds) <= 5
     return found
 
