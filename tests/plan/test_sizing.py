@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from epd_workers.swapool.header import SIZE
 from epd_workers.swapool.key import LONGEST_POSITION, Key, Namespace
 from epd_workers.swapool.memory import OVERHEAD
 
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "swa-pool.md").read_text(encoding="utf-8")
 RATES = st.floats(0.01, 10_000)
 TTLS = st.floats(1, 2000)
 CAPACITIES = st.builds(sizing.Capacity, st.integers(1, 10**6), st.sampled_from([1.0, 1.5, 2.984375, 5.96875]))
@@ -120,3 +122,38 @@ def test_memory_never_hurts(capacity: sizing.Capacity, ttl: float, rate: float, 
 def test_without_turns_nothing_is_replaced() -> None:
     assert sizing.Capacity(10, 1).lifetime(300, 0) == math.inf
     assert sizing.Capacity(10, 1).hit_share(300, 0) == sizing.hit_share(300)
+
+
+# The figures of docs/swa-pool.md.
+
+
+def cells(row: str) -> list[str]:
+    (line,) = [line for line in DOCUMENT.splitlines() if line.startswith(row)]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", "").removesuffix("%"))
+
+
+@pytest.mark.parametrize(("host", "gib"), [("| 512 GiB", 512), ("| 1 TiB", 1024), ("| 2 TiB", 2048)])
+def test_the_documented_tenth_of_a_hosts_memory(host: str, gib: int) -> None:
+    _, store, windows, rate, all_layers = cells(host)
+    memory = gib * 2**30 // 10
+    assert store == f"{gib / 10:g} GiB"
+    small, large = (sizing.window(sizing.RELEASED, {"decoder-replay": replay}).bytes for replay in ("on", "off"))
+    assert number(windows) == sizing.held("Mooncake", memory, small)
+    assert number(all_layers) == sizing.held("Mooncake", memory, large)
+    capacity = sizing.Capacity(int(number(windows)), sizing.windows_per_turn(64, 128))
+    assert number(rate) == pytest.approx(capacity.highest_rate(300), abs=0.05)
+
+
+def test_the_documented_windows_and_shares() -> None:
+    args: list[dict[str, str]] = [{}, {"decoder-replay-preset": "dsv41-37ae292e"}, {"decoder-replay": "off"}]
+    rows = ["| released, decoder replay on", "| the same, preset", "| released, decoder replay off"]
+    for row, given_args in zip(rows, args, strict=True):
+        window = sizing.window(sizing.RELEASED, given_args)
+        assert [number(cell) for cell in cells(row)[1:]] == [window.layers, window.row_bytes, window.bytes]
+    shares = [number(cell) for cell in cells("| returning turns that hit")[1:]]
+    lives = [float(cell.removesuffix("s")) for cell in cells("| `ttl` |")[1:]]
+    assert shares == [pytest.approx(100 * sizing.hit_share(life), abs=0.05) for life in lives]
