@@ -15,7 +15,7 @@ from epd_operator.engines import table
 from epd_operator.engines.expression import Compare, Const, Expr, Leaf, OneOf, leaves_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from epd_operator.engines.flag import FlagSpec
     from epd_operator.engines.ruleset import Ruleset
@@ -51,6 +51,21 @@ _SURROUNDINGS: Final[tuple[tuple[str, tuple[Any, ...]], ...]] = (
     ("transfer.checksum", (True,)),
     ("model.weightsGiBPerGpu", (40, 117, 200)),
     ("engine.gpuMemoryGiB", (80, 141)),
+    ("swaPool.mode", ("InProcess", "Valkey", "Mooncake", "Disabled")),
+)
+_POOL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "memory": ("64Ki", "2M", "512Mi", "1.5Gi", 2**29, 2**36),
+    "ttl": ("5s", "29999ms", "30s", "1h30m"),
+    "deadline": ("1ms", "4ms", "5ms", "0.5s"),
+}
+_AROUND_A_POOL: Final[tuple[tuple[str, tuple[Any, ...]], ...]] = (
+    ("roles.prefill.replicas", (0, 1, 3)),
+    ("roles.prefill.resources.memory", ("768Mi", "1Gi", 2**31)),
+    ("roles.prefill.hostNetwork", (True, False)),
+    ("roles.decode.hostNetwork", (True,)),
+    ("transfer.bootstrapPort", (14999, 15000, 17000, 17001)),
+    ("networkPolicy.enabled", (True, False)),
+    ("model", ({"path": "/model"},)),
 )
 
 
@@ -63,7 +78,7 @@ def generated(seed: int, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     for number in range(count):
         draw = random.Random(f"{seed}/{number}")
-        reference = draw.random() < 0.12
+        reference = draw.random() < 0.2
         document = _reference(draw) if reference else _sglang(draw)
         _distort(draw, document["spec"], table.RULESETS["Reference" if reference else "SGLang"])
         yield f"generated-{seed}-{number}", document
@@ -109,8 +124,21 @@ def _reference(draw: random.Random) -> dict[str, Any]:
     if draw.random() < 0.4:
         fields = {"decoderReplay": draw.choice(("Auto", "On", "Off")), "encoderReplay": draw.choice((True, False))}
         spec["roles"]["prefill"] = fields
+    if draw.random() < 0.6:
+        _pool(draw, spec)
     _fill(draw, spec, "Reference")
     return _whole(spec)
+
+
+def _pool(draw: random.Random, spec: dict[str, Any]) -> None:
+    """A pool, mostly with what it needs, and what else rules about it read."""
+    mode = draw.choice(("InProcess", "InProcess", "Valkey", "Mooncake", "Mooncake", "Disabled"))
+    fields = draw.sample(sorted(_POOL), draw.choice((0, 0, 1, 2)))
+    spec["swaPool"] = {"mode": mode, **{name: draw.choice(_POOL[name]) for name in fields}}
+    if draw.random() < 0.8:
+        spec["roles"]["prefill"]["encoderReplay"] = True
+    for path, values in draw.sample(_AROUND_A_POOL, draw.choice((0, 0, 1, 2))):
+        _put(spec, path, draw.choice(values))
 
 
 def _whole(spec: dict[str, Any]) -> dict[str, Any]:

@@ -159,12 +159,12 @@ _SIZE_RULES: Final = (
         id="reference-pool-small",
         when=every(EXISTS, ~spec_of("model.path", "str").given, POOL_MIB < _LEAST),
         sides=(_MEMORY, _RUNNING, DECODER_FIELD, _TYPE),
-        says="{running} requests that run at once leave windows of {bytes} bytes each, and a pool that holds fewer "
-        "than those loses each before anyone returns for it: they take {least} MiB",
-        fix="raise swaPool.memory well above {least} MiB, or set mode to Disabled",
+        says="{running} requests that run at once leave windows of {window} KiB each, and a pool that holds fewer than "
+        "those loses each before anyone returns for it: they take {least} KiB",
+        fix="raise swaPool.memory well above {least} KiB, or set mode to Disabled",
         source=_SOURCE,
         roles=("prefill",),
-        shows={"running": _RUNNING, "bytes": WINDOW_BYTES, "least": _LEAST},
+        shows={"running": _RUNNING, "window": WINDOW_BYTES * (1 / 1024), "least": _LEAST * 1024.0},
     ),
     Rule(
         id="reference-pool-store-small",
