@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import yaml
 
 from e2e import stack as stacks
 from e2e.cluster import access
+from epd_operator.api.status import CONDITION_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +125,20 @@ def test_image_references() -> None:
         "r.example/e/epd-router:v9",
         "w@sha256:1",
     ]
+
+
+def test_alerts_are_about_metrics_and_conditions_that_exist() -> None:
+    assert not [found for found in documents(template()) if found["kind"] == "PrometheusRule"]
+    (rule,) = (
+        found for found in documents(template("--set", "metrics.alerts=true")) if found["kind"] == "PrometheusRule"
+    )
+    alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+    runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    for alert in alerts:
+        assert set(re.findall(r"(\w+)\{", alert["expr"])) == {"epd_deployments"}
+        assert set(re.findall(r'condition="(\w+)"', alert["expr"])) <= set(CONDITION_TYPES)
+        assert alert["alert"] in runbook
+    assert alerts
 
 
 def test_two_releases_in_one_namespace_share_no_name() -> None:
