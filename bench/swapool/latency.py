@@ -50,7 +50,7 @@ class Effort:
         clients: Processes at the same time.
     """
 
-    rounds: int = 7
+    rounds: int = 5
     seconds: float = 0.2
     sizes: tuple[int, ...] = SIZES
     clients: tuple[int, ...] = CLIENTS
