@@ -135,8 +135,8 @@ class Status(Base):
     conditions: Annotated[list[Condition], Field(max_length=32), ListType("map", ("type",))] = Field(
         default_factory=list
     )
-    """Valid, Available, EncodeReady, PrefillReady, DecodeReady, RouterReady, ReplayEffective, Reconciling, Stalled and
-    Ready."""
+    """Valid, Available, EncodeReady, PrefillReady, DecodeReady, RouterReady, SwaPoolReady, ReplayEffective,
+    Reconciling, Stalled and Ready."""
 
 
 def role_status(*, desired: int, ready: int, updated: int, revision: str) -> dict[str, Any]:
