@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -25,7 +26,7 @@ from tests.swapool.servers import free_port, freeze, until
 from tests.swapool.windows import PATIENT, RELEASED, key, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tests.swapool.conftest import Opening, Running
     from tests.swapool.servers import Supervised
@@ -128,6 +129,22 @@ def test_valkey_has_one_purpose(running: Running, opened: Opening) -> None:
     client.connection_pool.disconnect()
 
 
+def test_valkey_takes_little_more_than_its_cap(running: Running) -> None:
+    """Whatever the sizes of the windows: a pod that takes more than its limit is ended, with all that it holds."""
+    port = free_port()
+    server = running("valkey", "--port", str(port), "--memory", LIMIT)
+    server.until(server.healthy)
+    client = valkey.Valkey(port=port)
+    sizes, life = random.Random(1), 10**6
+    for number in range(800):
+        client.set(f"window {number}", bytes(sizes.choice((1495040, 11680, 700000, 1000000, 300000))), px=life - number)
+    status = Path(f"/proc/{server.child}/status").read_text()
+    resident = 1024 * int(status.split("VmRSS:")[1].split()[0])
+    empty = 8 << 20
+    assert MEMORY / 2 < resident < 1.05 * MEMORY + empty
+    client.connection_pool.disconnect()
+
+
 def test_nothing_is_written(trio: Trio) -> None:
     """Their pods have a read-only disk."""
     for process in [each for server in trio.all for each in (server.process.pid, server.child)]:
@@ -221,6 +238,7 @@ class Stubborn:
 
     grace: float = 0.2
     name: str = "stubborn"
+    environment: Mapping[str, str] = field(default_factory=dict)
     descriptors: Sequence[int] = ()
 
     def command(self) -> Sequence[str]:

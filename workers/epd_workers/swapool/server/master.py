@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -11,7 +12,7 @@ from epd_workers.swapool.agent import LIBRARIES
 from epd_workers.swapool.server.program import Figures, Health, MissingProgram, installed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from epd_workers.swapool.server.options import MasterOptions
@@ -33,6 +34,7 @@ class MasterProgram:
 
     name = "mooncake-master"
     grace = 10.0
+    environment: Mapping[str, str] = MappingProxyType({})
     descriptors: Sequence[int] = ()
 
     def __init__(self, options: MasterOptions) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class Program(Protocol):
     @property
     def grace(self) -> float:
         """Seconds that it may take to end."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What it is told by its environment, unless this process's says otherwise."""
 
     @property
     def descriptors(self) -> Sequence[int]:

@@ -21,19 +21,6 @@ from typing import Any, Final
 from epd_workers.swapool.agent import CONNECT_SECONDS, LONGEST_MESSAGE, NO_LIBRARY
 
 log = logging.getLogger("epd-swapool")
-# Reading one's own memory proves nothing to others: the library is to go through the network even here.
-SETTINGS: Final = {
-    "MC_STORE_MEMCPY": "0",
-    "MC_MIN_RPC_PORT": "15000",
-    "MC_MAX_RPC_PORT": "15099",
-    "MC_STORE_CLIENT_MIN_PORT": "12300",
-    "MC_STORE_CLIENT_MAX_PORT": "12399",
-    "MC_RPC_TIMEOUT_MS": "1000",
-    "MC_RPC_CONNECT_TIMEOUT_MS": "1000",
-    "MC_STORE_CLIENT_SETUP_RETRIES": "1",
-    "MC_LOG_LEVEL": "ERROR",
-    "GLOG_minloglevel": "2",
-}
 BUFFER: Final = 1 << 20
 SAMPLE: Final = 4096
 RETRY: Final = 0.5
@@ -146,6 +133,4 @@ def _answer(segment: Segment, control: socket.socket, ended: threading.Event) ->
 
 
 if __name__ == "__main__":
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
     main(sys.argv[1:])

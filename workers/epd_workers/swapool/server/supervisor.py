@@ -46,7 +46,8 @@ async def supervise(program: Program, health_port: int) -> int:
 
 async def _run(program: Program) -> int:
     loop = asyncio.get_running_loop()
-    child = await asyncio.create_subprocess_exec(*program.command(), pass_fds=program.descriptors)
+    environment = {**program.environment, **os.environ}
+    child = await asyncio.create_subprocess_exec(*program.command(), env=environment, pass_fds=program.descriptors)
     for descriptor in program.descriptors:
         os.close(descriptor)
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from valkey.asyncio import Valkey
 
 from epd_workers.swapool.server.program import Figures, Health, MissingProgram, installed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from epd_workers.swapool.server.options import ValkeyOptions
+
+
+# This build of Valkey uses the C library's allocator, which keeps the holes between windows of different sizes: up to a
+# third of all memory, beyond the cap and so beyond what a pod may use. A fixed threshold makes it give each window's
+# pages back to the system.
+MALLOC: Final = MappingProxyType({"MALLOC_MMAP_THRESHOLD_": "65536"})
 
 
 class ValkeyProgram:
@@ -25,6 +32,7 @@ class ValkeyProgram:
 
     name = "valkey"
     grace = 10.0
+    environment: Mapping[str, str] = MALLOC
     descriptors: Sequence[int] = ()
 
     def __init__(self, options: ValkeyOptions) -> None:
