@@ -23,7 +23,7 @@ from epd_workers.swapool.server.program import Figures, Health, MissingProgram, 
 from epd_workers.swapool.server.supervisor import supervise
 from tests.swapool.conftest import supervisors
 from tests.swapool.servers import free_port, freeze, until
-from tests.swapool.windows import PATIENT, RELEASED, key, rows
+from tests.swapool.windows import PATIENT, RELEASED, count, key, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ def test_they_serve_windows(trio: Trio, opened: Opening) -> None:
 
 def test_figures(trio: Trio, opened: Opening) -> None:
     pool = opened(f"mooncake://127.0.0.1:{trio.master_port}", RELEASED)
-    until(lambda: pool.get(key(1, RELEASED), PATIENT) is None and not pool.fault)
+    until(lambda: pool.get(key(999, RELEASED), PATIENT) is None and not pool.fault)
     pool.put(key(1, RELEASED), rows(key(1, RELEASED)), 300)
     assert pool.drain(PATIENT)
     assert [server.figure("up") for server in trio.all] == [1, 1, 1]
@@ -171,6 +171,36 @@ def test_frozen(trio: Trio) -> None:
         os.kill(server.child, signal.SIGCONT)
     for server in trio.all:
         server.until(server.healthy)
+
+
+def listens(process: int) -> set[int]:
+    """The TCP ports on which a process listens."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    ports = {f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+    found = [str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir() if each.is_symlink()]
+    return {ports[name] for name in found if name in ports}
+
+
+def test_they_listen_where_a_network_policy_lets_others_in(trio: Trio) -> None:
+    assert listens(trio.valkey.child) == {trio.valkey_port}
+    assert trio.master_port in listens(trio.master.child)
+    assert len(listens(trio.master.child)) == 2
+    transfers = listens(trio.store.child)
+    assert transfers
+    assert transfers <= set(range(15000, 15100))
+
+
+def test_a_full_store_is_well(trio: Trio, opened: Opening) -> None:
+    """What is being read is not dropped: there is no room, not even for the object that proves the store."""
+    pool = opened(f"mooncake://127.0.0.1:{trio.master_port}", RELEASED)
+    until(lambda: pool.get(key(999, RELEASED), PATIENT) is None and not pool.fault)
+    for number in range(60):
+        pool.put(key(number, RELEASED), rows(key(number, RELEASED)), 300)
+        assert pool.drain(PATIENT)
+        pool.get(key(number, RELEASED), PATIENT)
+    assert count(pool, "put", "full") > 0
+    assert trio.store.ask("/health") == (200, "ok")
+    assert (trio.master.figure("refused_total") or 0) > 0
 
 
 def test_a_store_is_not_to_blame_for_its_master(trio: Trio) -> None:
