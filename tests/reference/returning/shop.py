@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from epd_workers.reference.engine.job import Piece
-    from epd_workers.reference.engine.request import Handover, Prompt, Step
+    from epd_workers.reference.engine.request import Handover, Limits, Prompt, Step
     from epd_workers.reference.engine.store import Stores
     from epd_workers.reference.model.interface import Extend, Output
     from epd_workers.reference.model.loaded import LoadedModel
@@ -52,7 +52,7 @@ class Windows:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.space, self.deadline, self.ttl = space, deadline, ttl
-        self.holder = holder or Memory(64 << 20)
+        self.holder: Holder = Memory(64 << 20) if holder is None else holder
         self.pool = Pool(self.holder, space.largest, clock=clock)
         self.asked: list[Key] = []
         self.given: list[tuple[int, bool]] = []
@@ -87,7 +87,7 @@ def folder(model: LoadedModel, where: Path | None = None, **given: Any) -> Itera
             assert pages.close(10)
 
 
-def returning(**given: Any) -> Any:
+def returning(**given: Any) -> Limits:
     """Limits of a prefill server that uses a pool."""
     return limits(**{"encoder_replay": True, "prefix_cache": True} | given)
 
@@ -167,11 +167,12 @@ class Reference:
 
     @property
     def chunk(self) -> int:
-        return int(self.bounds.chunked_prefill_size)
+        return self.bounds.chunked_prefill_size
 
     def floor(self, tokens: int) -> int:
         """The page boundary at or before."""
-        return max(0, tokens) // self.bounds.page_size * self.bounds.page_size
+        size = self.bounds.page_size
+        return max(0, tokens) // size * size
 
     def adopts(self, ran: int, tokens: int) -> int:
         """Where a prompt of this length begins if another server has run this many tokens of it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.model.loaded import LoadedModel
 
 TALK = Prompt([*text(9), *[258] * 5, *text(16, 1)], [picture(9, 5, 3)], salt="a tenant's user")
-BOUNDS = {"replay": "0.5.23", "chunked_prefill_size": 16}
+BOUNDS: dict[str, Any] = {"replay": "0.5.23", "chunked_prefill_size": 16}
 
 
 def sent(handover: Handover) -> Handover:

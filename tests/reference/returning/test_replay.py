@@ -30,7 +30,7 @@ SETTINGS = st.fixed_dictionaries(
     }
 )
 TALK = Prompt([*text(9), *[258] * 5, *text(21, 1)], [picture(9, 5, 3)])
-BOUNDS = {"replay": "0.5.23", "chunked_prefill_size": 16}
+BOUNDS: dict[str, Any] = {"replay": "0.5.23", "chunked_prefill_size": 16}
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

@@ -55,6 +55,7 @@ class Exchange:
             chains = run.chain[: (tokens - 1) // self._memory.geometry.page_size]
             recall.start(chains, matched=matched(), longest=tokens - self._memory.rerun)
         except Exception:  # noqa: BLE001 the request is in already: it must not wait for what will not come
+            _log.exception("nothing is looked up for %s", run.job.rid)
             recall.abandon()
 
     def began(self, start: Start) -> None:

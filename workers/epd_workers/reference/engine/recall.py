@@ -91,17 +91,18 @@ class Recall:
         """
         self._chains, self._longest = chains, longest
         self._first = matched // self._geometry.page_size
-        missing = chains[self._first :]
+        missing, pages = chains[self._first :], self._stores.pages
         try:
-            if self._stores.pages is None or not missing:
-                self._ask(0)
-                return
-            self.deadline = time.monotonic() + PATIENCE
-            self._fetch = self._stores.pages.fetch(missing, self._fetched)
+            if pages is not None and missing:
+                self.deadline = time.monotonic() + PATIENCE
+                self._fetch = pages.fetch(missing, self._fetched)
         except Exception:  # noqa: BLE001 whatever a store does, the request goes on
-            self.abandon()
-        # The answer may have come before there was anything to read it from, or the request may be gone.
-        self._fetched()
+            _log.exception("no pages are fetched")
+        if self._fetch is None:
+            self._ask(0)
+        else:
+            # The answer may have come before there was anything to read it from.
+            self._fetched()
         if self._closed:
             self.take()
         self._wake()
@@ -112,17 +113,17 @@ class Recall:
             self._closed = self._settled = True
             fetch, lookup = self._fetch, self._lookup
             self._fetch = self._lookup = None
+        pages: Sequence[StoredPage] = ()
+        window = None
         try:
-            pages = [] if fetch is None else fetch.pages
             window = None if lookup is None else lookup.take()
+            pages = () if fetch is None else fetch.pages
         except Exception:  # noqa: BLE001 whatever a store does, the request goes on
-            _log.exception("a store failed; the prompt runs without it")
-            return Found()
+            _log.exception("a store's answer cannot be used")
         return self._fit(pages, window)
 
     def abandon(self) -> None:
-        """Look for nothing more. Called while an exception is handled."""
-        _log.exception("a store failed; the prompt runs without it")
+        """Look for nothing."""
         self._settled = True
         self._wake()
 
@@ -130,11 +131,14 @@ class Recall:
         """Go on with the window. Called twice, by whoever asked and by whoever answered, in any order."""
         try:
             fetch = self._fetch
-            if fetch is None or not fetch.ready or not self._first_to_ask():
+            if fetch is None or not fetch.ready:
                 return
-            self._ask(len(fetch.pages))
+            found = len(self._fitting(fetch.pages))
         except Exception:  # noqa: BLE001 whatever a store does, the request goes on
-            self.abandon()
+            _log.exception("the pages fetched cannot be used")
+            found = 0
+        if self._first_to_ask():
+            self._ask(found)
 
     def _first_to_ask(self) -> bool:
         with self._lock:
@@ -145,8 +149,11 @@ class Recall:
         size = self._geometry.page_size
         position = min((self._first + fetched) * size, self._longest) // size * size
         windows, lookup = self._stores.windows, None
-        if windows is not None and position > 0 and not self._closed:
-            lookup = windows.begin(self._chains[position // size - 1], position, self._wake)
+        try:
+            if windows is not None and position > 0 and not self._closed:
+                lookup = windows.begin(self._chains[position // size - 1], position, self._wake)
+        except Exception:  # noqa: BLE001 whatever a store does, the request goes on
+            _log.exception("no window is looked up")
         with self._lock:
             late = self._closed
             if lookup is None:
@@ -160,6 +167,8 @@ class Recall:
     def _fit(self, pages: Sequence[StoredPage], window: Window | None) -> Found:
         """What of it has the size that it must have, if a store does not look."""
         geometry, rows = self._geometry, min(self._geometry.window, self._position)
-        fitting = tuple(takewhile(lambda page: len(page.data) == geometry.page_bytes, pages))
         fits = window is not None and len(window.data) == self._layers * rows * geometry.window_bytes
-        return Found(self._first, fitting, self._position, window if fits else None)
+        return Found(self._first, self._fitting(pages), self._position, window if fits else None)
+
+    def _fitting(self, pages: Sequence[StoredPage]) -> tuple[StoredPage, ...]:
+        return tuple(takewhile(lambda page: len(page.data) == self._geometry.page_bytes, pages))
