@@ -104,15 +104,13 @@ def test_figures(trio: Trio, opened: Opening) -> None:
     assert trio.store.figure("used_bytes") is None, "only the master knows"
 
 
-def test_valkey_has_one_purpose(running: Running, opened: Opening) -> None:
+def test_valkey_has_one_purpose(trio: Trio, opened: Opening) -> None:
     """A cap, what would expire first goes first, nothing on a disk, any address, and no password."""
-    port = free_port()
-    server = running("valkey", "--port", str(port), "--memory", LIMIT)
-    server.until(server.healthy)
-    client = valkey.Valkey(port=port)
+    server, client = trio.valkey, valkey.Valkey(port=trio.valkey_port)
+    client.flushall()
     settings = cast("dict[str, str]", client.config_get())
     assert {name: settings[name] for name in PURPOSE} == PURPOSE
-    pool = opened(f"valkey://127.0.0.1:{port}", RELEASED)
+    pool = opened(f"valkey://127.0.0.1:{trio.valkey_port}", RELEASED)
     for number in range(60):
         pool.put(key(number, RELEASED), bytes(RELEASED.largest), 300)
         assert pool.drain(PATIENT)
@@ -126,15 +124,14 @@ def test_valkey_has_one_purpose(running: Running, opened: Opening) -> None:
     with pytest.raises(valkey.OutOfMemoryError):
         [client.set(*each) for each in for_ever.items()]
     assert (server.figure("refused_total") or 0) > 0
+    client.flushall()
     client.connection_pool.disconnect()
 
 
-def test_valkey_takes_little_more_than_its_cap(running: Running) -> None:
+def test_valkey_takes_little_more_than_its_cap(trio: Trio) -> None:
     """Whatever the sizes of the windows: a pod that takes more than its limit is ended, with all that it holds."""
-    port = free_port()
-    server = running("valkey", "--port", str(port), "--memory", LIMIT)
-    server.until(server.healthy)
-    client = valkey.Valkey(port=port)
+    server, client = trio.valkey, valkey.Valkey(port=trio.valkey_port)
+    client.flushall()
     sizes, life = random.Random(1), 10**6
     for number in range(800):
         client.set(f"window {number}", bytes(sizes.choice((1495040, 11680, 700000, 1000000, 300000))), px=life - number)
@@ -142,6 +139,7 @@ def test_valkey_takes_little_more_than_its_cap(running: Running) -> None:
     resident = 1024 * int(status.split("VmRSS:")[1].split()[0])
     empty = 8 << 20
     assert MEMORY / 2 < resident < 1.05 * MEMORY + empty
+    client.flushall()
     client.connection_pool.disconnect()
 
 
