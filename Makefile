@@ -39,6 +39,8 @@ demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, 
 	@$(PY) -m e2e.demo
 
 test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
+	@echo "==> Libraries that the fast tests load"
+	@$(PY) -m e2e.cluster packages
 	@echo "==> Fast tests"
 	@$(VENV)/bin/pytest tests $(APART:%=--ignore %) -m "not nightly"
 	@echo "==> Kernels in the interpreter"
@@ -75,6 +77,7 @@ kernel-report: $(STAMP) ## compile every kernel for every GPU and print register
 	@$(PY) -m epd_kernels.gate
 
 nightly: $(STAMP) ## the tests that take longer than every change can afford
+	@$(PY) -m e2e.cluster packages
 	@$(VENV)/bin/pytest tests e2e/tests $(APART:%=--ignore %) -m nightly
 	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m nightly
 	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
@@ -83,6 +86,8 @@ bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operat
 	@$(PY) -m bench.replay
 	@$(PY) -m bench.epd
 	@$(PY) -m bench.worker
+	@$(PY) -m e2e.cluster packages
+	@$(PY) -m bench.swapool
 	@$(PY) -m bench.kernels
 	@$(PY) -m bench.validate
 	@$(PY) -m bench.operator

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MANY = 20
+POOLED = 1
+"""The one that has a pool of windows, of a master and a store."""
+PODS = MANY * 4 + 2
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:epd-operator"
 FAKE = {"e2e.epd.dev/nodes": "fake"}
@@ -138,20 +141,27 @@ def launch(kube: Kube, new_namespace: Callable[[str], str]) -> Fleet:
     time.sleep(2)  # admission policies take effect within a second or so, and say nothing when they have
     began, seconds = now(), []
     for index in range(MANY):
+        deployment = sample(f"many-{index:02}", namespace)
+        if index == POOLED:
+            deployment["spec"]["roles"]["prefill"] = {"encoderReplay": True}
+            # A short time to live: the condition says for that long that the pool is cold, and then writes again.
+            deployment["spec"]["swaPool"] = {"mode": "Mooncake", "memory": "64Mi", "ttl": "10s"}
         applied = time.monotonic()
-        kube.apply(sample(f"many-{index:02}", namespace))
+        kube.apply(deployment)
         seconds.append(first_child_after(kube, namespace, f"many-{index:02}", applied, bound=10))
 
     def all_running() -> bool:
         phases = Counter(pod["status"].get("phase") for pod in kube.pods(namespace))
-        return phases["Running"] == MANY * 4 and phases.total() == MANY * 4
+        return phases["Running"] == PODS and phases.total() == PODS
 
     until("the pods of twenty deployments", all_running, seconds=90, every=1)
 
     def engines_ready() -> bool:
         deployments = kube.find(API_VERSION, KIND, namespace)
         wanted = ("EncodeReady", "PrefillReady", "DecodeReady")
-        return all(conditions(d).get(c, {}).get("status") == "True" for d in deployments for c in wanted)
+        pool = conditions(deployments[POOLED]).get("SwaPoolReady", {})
+        warm = pool.get("status") == "True" and pool.get("reason") != "Warming"
+        return warm and all(conditions(d).get(c, {}).get("status") == "True" for d in deployments for c in wanted)
 
     until("their conditions", engines_ready, seconds=60, every=1)
     return Fleet(namespace, sorted(seconds), began, now())

@@ -84,6 +84,12 @@ _SERVING: Final = (
     ),
     FlagSpec("chunked-prefill-size", type="int", default=512, minimum=1, help="prompt tokens computed in one step"),
     FlagSpec("max-total-tokens", type="int", default=65536, minimum=1, help="tokens that all pages hold together"),
+    FlagSpec(
+        "swa-pool-publish",
+        choices=("exact", "all"),
+        default="exact",
+        help="whose windows are handed to the pool; all: also those of conversations that replayed",
+    ),
     FlagSpec("kv-disk-path", help="directory for the key/value pages of finished prompts; none are kept without it"),
     FlagSpec("kv-disk-bytes", type="int", default=2**30, minimum=1, help="most bytes of pages in that directory"),
     FlagSpec("kv-disk-hours", type="float", default=72.0, minimum=0.01, help="hours that a page is kept there"),

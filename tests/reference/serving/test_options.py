@@ -18,7 +18,8 @@ def test_the_flags_that_the_operator_passes() -> None:
         "--max-queued-requests 64 --chunked-prefill-size 512 --max-total-tokens 65536 --kv-cache-dtype bf16 "
         "--prefix-cache on --window-cache-tokens 4096 --decoder-replay off --decoder-replay-preset 0.5.23 "
         "--encoder-replay on --model-path /models/x --advertise-host 10.0.0.1 --layout-key k "
-        "--swa-pool-config /etc/epd/swa-pool/pool.json --tenant llm/demo --kv-disk-path /pages "
+        "--swa-pool-config /etc/epd/swa-pool/pool.json --tenant llm/demo --swa-pool-publish all "
+        "--kv-disk-path /pages "
         "--kv-disk-bytes 1000000 --kv-disk-hours 0.5"
     )
     options = parse(words.split())

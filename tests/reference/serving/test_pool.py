@@ -184,6 +184,22 @@ async def test_a_conversation_that_returns_to_another_server(site: Site, valkey:
     assert values["sglang:cached_tokens_total device reference"] == 48
 
 
+@pytest.mark.parametrize(("publish", "hits"), [("exact", 0), ("all", 1)])
+async def test_what_a_replayed_conversation_leaves(site: Site, valkey: ValkeyServer, publish: str, hits: int) -> None:
+    site.configuration.say(valkey.url)
+    server = await site.start("aggregated", "--swa-pool-publish", publish)
+    ids = next_turn(PROMPT, await ask(server, PROMPT))
+    await kept(server, 2, 6)
+    with valkey.client() as client:
+        client.flushall()
+    ids = next_turn(ids, await ask(server, ids))
+    await kept(server, 2 + hits, 7)
+    await ask(server, ids)
+    info = await told(server)
+    assert (info["swa_pool"]["hits"], info["swa_pool"]["misses"]) == (hits, 2 - hits)
+    assert info["replay"]["encoder"]["windows_adopted"] == hits
+
+
 async def test_a_conversation_that_returns_to_another_prefill(site: Site, valkey: ValkeyServer) -> None:
     site.configuration.say(valkey.url)
     fleet, alone = site.fleet, await site.fleet.start("aggregated")

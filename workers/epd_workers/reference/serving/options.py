@@ -101,6 +101,8 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     "returning conversations (prefill, decode and aggregated)": (
         Flag("swa-pool-config", None, "JSON file that names the pool of windows; read again when it changes; as long as"
              " it is missing or holds {} there is no pool"),
+        Flag("swa-pool-publish", "exact", "whose windows are handed in; all: also those of conversations that replayed,"
+             " which approximate, and let later turns hit again", choices=("exact", "all")),
         Flag("kv-disk-path", None, "folder for key/value pages, which servers may share"),
         Flag("kv-disk-bytes", 1 << 30, "bytes that the pages in that folder may take", 1),
         Flag("kv-disk-hours", 72.0, "hours that a page is kept", 0.01),
@@ -158,6 +160,7 @@ class Options:
     decoder_replay_preset: str
     encoder_replay: str
     swa_pool_config: str | None
+    swa_pool_publish: str
     kv_disk_path: str | None
     kv_disk_bytes: int
     kv_disk_hours: float
@@ -258,7 +261,7 @@ def _outside(values: dict[str, Any], given: Collection[str]) -> list[str]:
     """Faults in where windows and pages are kept outside the engine; ``given`` has the flags of the command line."""
     role, places = values["role"], [name for name in PLACES if name in given]
     if role == "encode":
-        useless = [name for name in (*PLACES, *DISK_BOUNDS) if name in given]
+        useless = [name for name in (*PLACES, "swa-pool-publish", *DISK_BOUNDS) if name in given]
         return [f"--{name} is given: an encode server keeps no windows and no pages, leave it out" for name in useless]
     faults = [f"--{name} is empty: name {PLACES[name]}, or leave it out" for name in places if not values[_field(name)]]
     if "kv-disk-path" not in given:

@@ -35,6 +35,7 @@ class Tiers:
     def __init__(self, options: Options, model: LoadedModel, limits: Limits, registry: CollectorRegistry) -> None:
         self._pool: Connection | None = None
         self._disk: DiskPages | None = None
+        self._approximate = options.swa_pool_publish == "all"
         if options.swa_pool_config is None and options.kv_disk_path is None:
             return
         space = namespace(model, limits, options.tenant, options.served_model_name)
@@ -56,7 +57,7 @@ class Tiers:
     @property
     def stores(self) -> Stores:
         """As the engine takes them."""
-        return Stores(windows=self._pool, pages=self._disk)
+        return Stores(windows=self._pool, pages=self._disk, approximate=self._approximate)
 
     def state(self) -> dict[str, Any]:
         """As `/server_info` tells it."""
