@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from e2e.cluster import access
 from e2e.stack import OPERATOR_NAMESPACE
+from epd_operator.api.names import MANAGED_SELECTOR, SWA_POOL
 from epd_operator.runtime.permissions import PERMISSIONS
 
 if TYPE_CHECKING:
@@ -84,3 +86,14 @@ def test_no_wildcards_and_no_secrets(operator: Kube) -> None:
         assert "*" not in (group, resource, verb)
         assert resource != "secrets"
         assert verb not in {"escalate", "impersonate", "bind", "deletecollection"}
+
+
+def test_of_config_maps_only_ours_are_read(audited: list[Object]) -> None:
+    asked = [record for record in audited if (record.get("objectRef") or {}).get("resource") == "configmaps"]
+    assert asked
+    for record in asked:
+        if record["verb"] in {"list", "watch"}:
+            selector = parse_qs(urlsplit(record["requestURI"]).query)["labelSelector"]
+            assert selector == [MANAGED_SELECTOR]
+        else:
+            assert record["objectRef"]["name"].endswith(f"-{SWA_POOL}")

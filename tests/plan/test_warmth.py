@@ -82,6 +82,7 @@ def test_a_new_pool_is_made_then_starts_then_warms_up_then_is_there(world: Any) 
     assert world.verdict(KIND) == ("False", "Starting")
     assert message(world).startswith("store: 1/2 ready at revision ")
     assert message(world).endswith("; pod demo-swa-pool-store-1 is not ready"), "the pod that is missing has a name"
+    assert message(world).count("is not ready") == 1
     world.settle()
     assert world.verdict(KIND) == ("True", "Warming")
     assert world.verdict("Ready") == ("True", "AllReady")
@@ -276,10 +277,33 @@ def test_a_word_about_the_server_before_is_not_believed(warming: Any, word: str)
     assert warming.verdict(KIND) == ("False", "Degraded")
 
 
+def test_a_long_life_of_windows_does_not_hide_a_word_for_as_long(world: Any) -> None:
+    said(pooled(world, "Valkey", ttl="1h").settle(), "Full")
+    waiting = world.reconcile()
+    assert world.condition(KIND)["reason"] == "Warming"
+    assert waiting.after is not None
+    assert waiting.after < STALE.total_seconds()
+    later(world, timedelta(seconds=waiting.after))
+    assert world.verdict(KIND) == ("False", "Degraded")
+
+
 def test_a_file_that_a_pod_cannot_follow_is_told_at_once(warming: Any) -> None:
+    lame(warming, "swa-pool").reconcile()
+    warming.set_ready(warming.maker("swa-pool"))
     said(warming, "Misconfigured")
+    (event,) = warming.reconcile().events
+    assert (event.type, event.reason) == ("Warning", "Degraded"), "told although the condition was False before"
+    assert event.message.startswith(KIND)
     assert warming.verdict(KIND) == ("False", "Degraded")
     assert "its image may be older" in message(warming)
+
+
+def test_a_server_on_its_way_out_says_nothing_of_the_one_that_stays(warm: Any) -> None:
+    leaving = copy.deepcopy(warm.pod("swa-pool"))
+    leaving["metadata"] |= {"name": "demo-swa-pool-old", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    leaving["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = f"{warm.now:%Y-%m-%dT%H:%M:%SZ}"
+    warm.pods.append(leaving)
+    assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
 def test_what_one_router_heard_is_enough(warm: Any) -> None:

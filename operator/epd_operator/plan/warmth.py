@@ -141,7 +141,7 @@ def _words(reports: Sequence[Report], revision: str) -> dict[str, str]:
         worker.pod: worker.swa_pool.fault
         for report in reports
         for worker in report.workers
-        if worker.role == "prefill" and worker.revision == revision and worker.swa_pool and worker.swa_pool.fault
+        if worker.revision == revision and worker.swa_pool and worker.swa_pool.fault
     }
 
 
