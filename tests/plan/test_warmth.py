@@ -335,6 +335,40 @@ def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(warm: Any)
         warm.routers = heard
 
 
+def test_a_registrar_that_has_not_asked_everybody_yet_ends_nothing(world: Any) -> None:
+    pooled(world, "Valkey")
+    world.role("prefill", replicas=2).settle()
+    later(world, STALE)
+    said(said(world, "Full", index=0), "", index=1)
+    before = world.reconcile().status
+    world.report()  # a new router: it has asked nobody
+    assert world.reconcile().status == before
+    said(world, "", index=1)
+    assert world.reconcile().status == before, "the pod that complained has not been asked"
+    said(world, "", index=0)
+    assert world.verdict(KIND) == ("True", "AtDesired")
+    world.report()
+    assert world.verdict(KIND) == ("True", "AtDesired"), "who complained of nothing is not missed"
+
+
+@pytest.mark.parametrize("heard_by_the_first", ["Full", "", None])
+def test_two_routers_agree_on_the_worse_word(warm: Any, heard_by_the_first: str | None) -> None:
+    warm.routers.append(copy.deepcopy(warm.routers[0]))
+    if heard_by_the_first is not None:
+        said(warm, heard_by_the_first, router=0)
+    said(warm, "" if heard_by_the_first == "Full" else "Full", router=1)
+    assert warm.verdict(KIND) == ("False", "Degraded")
+
+
+@pytest.mark.parametrize("router", [0, 1])
+def test_that_one_router_heard_of_the_end_is_enough(warm: Any, router: int) -> None:
+    said(warm, "Full").reconcile()
+    warm.report()
+    warm.routers.append(copy.deepcopy(warm.routers[0]))
+    said(warm, "", router=router)
+    assert warm.verdict(KIND) == ("True", "AtDesired")
+
+
 def test_a_spec_that_is_refused_keeps_what_was_known(warm: Any) -> None:
     warm.role("prefill", args={"page-sise": 1})
     assert warm.verdict(KIND) == ("True", "AtDesired")

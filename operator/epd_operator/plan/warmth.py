@@ -74,20 +74,22 @@ def outlook(pool: Pool, observed: Observed, previous: Mapping[str, Any] | None) 
     Args:
         pool: what it has come to.
         observed: the cluster.
-        previous: the condition as it stands. What prefill pods told is kept while no registrar has answered a restarted
-            operator.
+        previous: the condition as it stands. What prefill pods told is kept until all of them were asked again by a
+            registrar that answers.
     """
     behind = _behind(pool, observed)
     if behind is not None:
         return Outlook(behind)
     born = max(_starts(pool, observed.pods), default=None)
-    words = _words(observed.reports, pool.revision)
+    said = _said(observed.reports, pool.revision)
+    words = {pod: word for pod, word in said.items() if word}
     heard_at = None if born is None or observed.now >= born[0] + STALE else born[0] + STALE
     counted = {pod: word for pod, word in words.items() if heard_at is None or word == _MISCONFIGURED}
     again = [heard_at] if heard_at is not None and counted != words else []
     if counted:
         return Outlook(Verdict(False, Reason.DEGRADED, _told(counted)), *again)
-    if not observed.reports and previous is not None and previous.get("reason") == Reason.DEGRADED:
+    silent = not said or None in said.values()
+    if silent and previous is not None and previous.get("reason") == Reason.DEGRADED:
         return Outlook(Verdict.of(previous))
     if born is not None and observed.now < (warm := born[0] + pool.ttl):
         text = (
@@ -135,14 +137,16 @@ def _starts(pool: Pool, pods: Sequence[Object]) -> Iterator[tuple[datetime, str]
                     yield datetime.fromisoformat(since), name_of(pod)
 
 
-def _words(reports: Sequence[Report], revision: str) -> dict[str, str]:
-    """What is wrong for each prefill pod of which a registrar heard so."""
-    return {
-        worker.pod: worker.swa_pool.fault
-        for report in reports
-        for worker in report.workers
-        if worker.revision == revision and worker.swa_pool and worker.swa_pool.fault
-    }
+def _said(reports: Sequence[Report], revision: str) -> dict[str, str | None]:
+    """What is wrong with the pool for each prefill pod; empty when nothing is, None when no registrar knows yet."""
+    said: dict[str, str | None] = {}
+    for report in reports:
+        for worker in report.workers:
+            if worker.revision == revision:
+                word = None if worker.swa_pool is None else worker.swa_pool.fault
+                known = said.get(worker.pod)
+                said[worker.pod] = known if known or word is None else word
+    return said
 
 
 def _told(words: Mapping[str, str]) -> str:
