@@ -60,7 +60,7 @@ VALKEY_PORT: Final = 6379
 MOONCAKE_PORT: Final = 50051
 MOONCAKE_METRICS_PORT: Final = 9003
 MOONCAKE_CLIENT_PORTS: Final = (12300, 12399)
-"""First and last port on which a Mooncake store answers the master."""
+"""First and last of the numbers that tell Mooncake stores of one address apart; nothing listens there."""
 MOONCAKE_TRANSFER_PORTS: Final = (15000, 15099)
 """First and last port on which a Mooncake store moves bytes."""
 SWA_POOL_HEALTH_PORT: Final = 8088
