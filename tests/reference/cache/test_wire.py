@@ -72,6 +72,31 @@ def test_what_is_sent_is_what_decode_reads(page_size: int, length: int) -> None:
         assert all(torch.equal(a, b) for a, b in zip(pair, sent, strict=True))
 
 
+@given(st.sampled_from([2, 4, 6, 16]), st.integers(1, 40), st.integers(1, LAYERS))
+def test_a_window_alone_arrives_where_it_stood(page_size: int, end: int, layers: int) -> None:
+    pool = KvPool(geometry(page_size), 40, 40)
+    source, target = prefilled(pool, end), Sequence(pool)
+    start = max(0, end - WINDOW)
+    target.reserve(end, windows_from=start)
+    target.advance(end)
+    data = wire.read_window(source, end, layers)
+    assert len(data) == layers * min(WINDOW, end) * pool.geometry.window_bytes
+    wire.write_window(target, end, layers, data)
+    assert wire.read_window(target, end, layers) == data
+    whole = torch.frombuffer(bytearray(wire.read_window(target, end, LAYERS)), dtype=torch.uint8).view(LAYERS, -1)
+    assert not whole[layers:].any()
+    if layers == LAYERS:
+        check_windows(pool, range(end), target.window_pages, start, end)
+
+
+def test_a_window_that_is_not_whole_is_refused() -> None:
+    source = prefilled(KvPool(geometry(4), 40, 40), 21)
+    with pytest.raises(LayoutMismatch, match="window before 20 has 3 bytes"):
+        wire.write_window(source, 20, 2, b"abc")
+    with pytest.raises(IndexError, match="released or never reserved"):
+        wire.read_window(source, 12, 2)
+
+
 @given(st.integers(1, 40), st.integers(0, 9))
 def test_a_decode_with_a_prefix_gets_the_rest(length: int, cached: int) -> None:
     sizes = geometry()

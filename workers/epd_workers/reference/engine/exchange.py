@@ -71,18 +71,20 @@ class Exchange:
         except Exception:  # noqa: BLE001 no request fails for a count
             _log.exception("the window pool does not count")
 
-    def publish(self, run: Run, *, ended: bool) -> None:
-        """Hand in what a run has computed of its prompt and answer.
+    def publish(self, run: Run, *, prompt_ended: bool, ended: bool) -> None:
+        """Hand in what a step has completed: pages as they fill, windows at the prompt's end and at the answer's.
 
         Args:
-            run: At its prompt's end, or at its own.
+            run: Whose; its step is done.
+            prompt_ended: The step was the prompt's last.
             ended: No further row will run.
         """
         try:
             if run.job.kind != "resume":
                 if self._prompts and self._any:
                     self._put_pages(run)
-                    self._put_windows(run)
+                    if prompt_ended or ended:
+                        self._put_windows(run)
             elif ended and self._complete(run) and self._put_pages(run):
                 self._put_windows(run)
         except Exception:  # noqa: BLE001 whatever a store does, the answer goes out

@@ -308,9 +308,9 @@ class Scheduler:
             return
         ends = bool(events and isinstance(events[-1], Step) and events[-1].finish)
         prompt_ends = not (extend.decode or run.prefilling)
-        if ends or prompt_ends:
+        if ends or not extend.decode:
             # Without the lock: the pages stay until this step's end, whoever aborts the request.
-            self._exchange.publish(run, ended=ends)
+            self._exchange.publish(run, prompt_ended=prompt_ends, ended=ends)
         with self._changed:
             if run.alive:
                 if ends or prompt_ends:
