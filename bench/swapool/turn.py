@@ -37,6 +37,8 @@ _WORDS: Final = 256
 _FLAGS: Final = ("--encoder-replay", "on", "--vision", "off")
 _SECONDS: Final = 60.0
 _QUIET: Final = 0.1
+# Before every turn that is timed, whatever had to be done to bring its state about.
+_PAUSE: Final = 0.3
 
 
 class Unexpected(RuntimeError):
@@ -116,7 +118,7 @@ class _Bench:
         valve = self._pool.servers[0]
         found: dict[State, float] = {}
         first, then = self._conversation(self._alone, tokens)
-        found["no pool"] = self._alone.ask([*first, *then])
+        found["no pool"] = self._timed(self._alone, [*first, *then])
         found["hit"] = self._expect("hits", tokens)
         found["miss"] = self._expect("misses", tokens, forgotten=True)
         talks = [self._conversation(self._pooled, tokens) for _ in range(2)]
@@ -124,7 +126,7 @@ class _Bench:
         valve.freeze()
         try:
             for state, (first, then) in zip(STATES[3:], talks, strict=True):
-                found[state] = self._pooled.ask([*first, *then])
+                found[state] = self._timed(self._pooled, [*first, *then])
         finally:
             valve.thaw()
         if self._pooled.counts()["hits"] != hits:
@@ -138,10 +140,14 @@ class _Bench:
         if forgotten:
             with contextlib.closing(valkey.Valkey(host=HOST, port=self._pool.port)) as client:
                 client.flushall()
-        milliseconds = self._pooled.ask([*first, *then])
+        milliseconds = self._timed(self._pooled, [*first, *then])
         if (now := self._pooled.counts())[count] != before + 1:
             raise Unexpected(f"{count} of the pool did not go from {before} to {before + 1}: {now}")
         return milliseconds
+
+    def _timed(self, server: _Server, ids: Sequence[int]) -> float:
+        time.sleep(_PAUSE)
+        return server.ask(ids)
 
     def _recover(self, tokens: int) -> None:
         """Wait until the pool is asked again."""
