@@ -25,6 +25,7 @@ from epd_workers.reference.model.loaded import PACKAGED
 from epd_workers.reference.model.replay import PRESETS, early_layers
 from epd_workers.reference.serving.options import parse as parse_command_line
 from epd_workers.swapool.key import Key, Namespace
+from epd_workers.swapool.server.options import LEAST_MEMORY
 from tests.corpus.field_cases import field_cases
 
 if TYPE_CHECKING:
@@ -200,6 +201,10 @@ def test_the_size_of_a_window_is_that_of_the_checkpoint_in_the_image(preset: str
     document_ = {"roles": {"prefill": {"decoderReplay": "Auto" if preset else "Off"}}}
     process = Process("prefill", "cpu", 0, args, {}, {}, document=document_)
     assert reference_pool.WINDOW_BYTES.value(process) == layers * geometry.window * geometry.window_bytes
+
+
+def test_the_least_memory_is_that_of_the_servers() -> None:
+    assert reference_pool.SERVER_MIB * 2**20 == LEAST_MEMORY
 
 
 @pytest.mark.parametrize("mode", ["InProcess", "Valkey", "Mooncake"])

@@ -24,8 +24,8 @@ from epd_operator.engines.shared import MEMORY, MEMORY_GIB
 
 ENGINE_GIB: Final = 0.5
 """Memory of a prefill pod with the checkpoint in the image, beside windows: 0.36 GiB before the first request."""
-MOONCAKE_MIB: Final = 16
-"""Least memory of a store, below which its set-up fails (mooncake-transfer-engine 0.3.13.post1)."""
+SERVER_MIB: Final = 16
+"""Least memory of a server: below it a store's set-up fails (mooncake-transfer-engine 0.3.13.post1)."""
 VALKEY_MIB: Final = 1
 """What an empty server counts against its limit (valkey-server 9.1)."""
 LAYERS: Final = {"off": 8, "0.5.23": 4, "dsv41-37ae292e": 5}
@@ -167,12 +167,12 @@ _SIZE_RULES: Final = (
         shows={"running": _RUNNING, "window": WINDOW_BYTES * (1 / 1024), "least": _LEAST * 1024.0},
     ),
     Rule(
-        id="reference-pool-store-small",
-        when=_MOONCAKE & (float(MOONCAKE_MIB) > POOL_MIB),
+        id="reference-pool-server-small",
+        when=_REMOTE & (float(SERVER_MIB) > POOL_MIB),
         sides=(_MEMORY, MODE),
-        says=f"a Mooncake store does not start with less than {MOONCAKE_MIB} MiB",
-        fix=f"raise swaPool.memory to {MOONCAKE_MIB}Mi or more",
-        source="mooncake-transfer-engine 0.3.13.post1, set-up of a store",
+        says=f"a server of the pool does not start with less than {SERVER_MIB} MiB",
+        fix=f"raise swaPool.memory to {SERVER_MIB}Mi or more",
+        source="epd-swapool, --memory; mooncake-transfer-engine 0.3.13.post1, set-up of a store",
         roles=(),
     ),
 )
