@@ -68,7 +68,7 @@ async def joined(traffic: Traffic) -> str:
 
     async def found() -> bool:
         salts.append(await traffic.open(windows=False))
-        return (await traffic.go_on(salts[-1], 6))[0] == 6
+        return (await traffic.go_on(salts[-1], 4))[0] == 4
 
     await traffic.hurry(PATIENT)
     await traffic.until(found, 60)
@@ -89,8 +89,8 @@ async def test_unwell(traffic: Traffic, cluster: Cluster, what: str) -> None:
     salt = await joined(traffic)
     await traffic.hurry()
     getattr(cluster, what)()
-    exact, counts, seconds = await timed(traffic.go_on(salt, 100))
+    exact, counts, seconds = await timed(traffic.go_on(salt, 50))
     assert not exact
-    stays_out_of_the_way(counts, 100, seconds)
+    stays_out_of_the_way(counts, 50, seconds)
     cluster.mend()
     await joined(traffic)

@@ -57,16 +57,21 @@ async def test_unreachable_since_before_the_servers_started(traffic: Traffic) ->
     stays_out_of_the_way(counts, 60, seconds)
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_killed_or_frozen(traffic: Traffic, server: ValkeyServer, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "requests"),
+    [("killed", 60), ("frozen", 400), pytest.param("killed", 400, marks=pytest.mark.nightly)],
+)
+async def test_killed_or_frozen(
+    traffic: Traffic, server: ValkeyServer, tmp_path: Path, how: str, requests: int
+) -> None:
     await traffic.say(server.url)
     salt = await traffic.open()
     assert (await traffic.go_on(salt, 10))[0] == 10
     await traffic.hurry()
     server.kill() if how == "killed" else server.freeze()
-    exact, counts, seconds = await timed(traffic.go_on(salt, 400))
+    exact, counts, seconds = await timed(traffic.go_on(salt, requests))
     assert not exact
-    stays_out_of_the_way(counts, 400, seconds)
+    stays_out_of_the_way(counts, requests, seconds)
     if how == "frozen":
         server.thaw()
         await comes_back(traffic)
