@@ -121,8 +121,8 @@ def test_warming_says_which_pod_and_until_when_and_asks_to_be_woken_then(warming
 
 
 @pytest.mark.parametrize("how", ["a new pod", "its container"])
-def test_a_server_that_starts_anew_has_lost_its_windows(warm: Any, how: str) -> None:
-    # D4 and D6: what a master knew is gone with it, and is told as long as it matters.
+def test_d4_d6_a_server_that_starts_anew_has_lost_its_windows(warm: Any, how: str) -> None:
+    # What a master knew is gone with it, and is told as long as it matters.
     assert warm.verdict(KIND) == ("True", "AtDesired")
     if how == "a new pod":
         lame(warm, "swa-pool")
@@ -149,8 +149,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("reason", FAULTS)
-def test_one_bad_server_is_named_with_its_reason(world: Any, reason: str) -> None:
-    # D9: two stores are well, the third is not.
+def test_d9_one_bad_server_is_named_with_its_reason(world: Any, reason: str) -> None:
+    # Two stores are well, the third is not.
     pooled(world, "Mooncake", stores=3).settle()
     container, words = FAULTS[reason]
     lame(world, "swa-pool-store", ready=2, **container)
@@ -199,6 +199,21 @@ def test_pods_that_a_quota_refuses_stall(world: Any) -> None:
     assert world.verdict("Available") == ("True", "Serving")
 
 
+@pytest.mark.parametrize("name", ["ConfigMap/demo-swa-pool", "Service/demo-swa-pool", "Deployment/demo-swa-pool-store"])
+def test_what_is_not_ours_is_named_by_the_pool_s_own_condition(world: Any, name: str) -> None:
+    # Engines follow the file and the address of these names, whoever made them.
+    pooled(world, "Mooncake").settle()
+    world.conflicts = ["Service/demo", name]
+    assert world.verdict(KIND) == ("False", "NameConflict")
+    assert f"not ours, so left alone: {name};" in message(world)
+    assert "Service/demo," not in message(world)
+    assert world.verdict("Stalled") == ("True", "NameConflict")
+    assert world.verdict("Available") == ("True", "Serving")
+    assert world.verdict("PrefillReady") == ("True", "AtDesired")
+    world.conflicts = ["Service/demo"]
+    assert world.verdict(KIND)[0] == "True", "what is not the pool's"
+
+
 @pytest.mark.parametrize("part", ["swa-pool", "swa-pool-store"])
 def test_no_part_waits_for_a_pool(world: Any, part: str) -> None:
     pooled(world, "Mooncake").settle()
@@ -222,8 +237,8 @@ def test_a_rollout_of_the_roles_ends_although_the_pool_is_down(world: Any) -> No
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_from(warm: Any, word: str) -> None:
-    # D10: sustained Full. D12: an hour of windows and no hit.
+def test_d10_d12_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_from(warm: Any, word: str) -> None:
+    # Sustained Full, and an hour of windows with no hit, among them.
     said(warm, word)
     (event,) = (event for event in warm.reconcile().events if event.message.startswith(KIND))
     assert (event.type, event.reason) == ("Warning", "Degraded")

@@ -12,7 +12,8 @@ from epd_operator.engines import lookup
 from epd_operator.engines.validation import validate
 from epd_operator.plan import access, condition, disruption, network, pool, replay, router, service, snapshot, workload
 from epd_operator.plan.admission import accepted, acknowledged, refused
-from epd_operator.plan.health import Health, Target, Verdict, live_targets, measure
+from epd_operator.plan.health import Health, Target, Verdict, component_of, live_targets, measure
+from epd_operator.plan.observation import name_of
 from epd_operator.plan.reason import Reason
 from epd_operator.plan.revision import identify
 from epd_operator.plan.rollout import Ref, leftovers
@@ -88,7 +89,7 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
     healths = {part: measure(target, observed) for part, target in _targets(scope).items()}
     uid = scope.document.metadata.uid
     rest = leftovers(uid, objects, observed, healths, policies=scope.effective.network_policy)
-    windows = _pool(scope, observed, condition.current(cr.get("status") or {}).get("SwaPoolReady"))
+    windows = _pool(scope, objects, observed, condition.current(cr.get("status") or {}).get("SwaPoolReady"))
     picture = Picture(
         accepted(scope.profile, scope.judgement),
         healths,
@@ -110,7 +111,9 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
     return replace(planned, after=(windows.until - observed.now).total_seconds())
 
 
-def _pool(scope: Scope, observed: Observed, previous: Mapping[str, Any] | None) -> Outlook | None:
+def _pool(
+    scope: Scope, objects: Sequence[Object], observed: Observed, previous: Mapping[str, Any] | None
+) -> Outlook | None:
     wished = scope.effective.swa_pool
     if wished is None:
         return None
@@ -121,7 +124,12 @@ def _pool(scope: Scope, observed: Observed, previous: Mapping[str, Any] | None) 
         )
         for part in pool.parts(scope)
     }
-    return outlook(Pool(timedelta(seconds=wished.ttl), healths, revisions["prefill"]), observed, previous)
+    made_of = frozenset(
+        f"{obj['kind']}/{name_of(obj)}"
+        for obj in objects
+        if component_of(obj) in {names.SWA_POOL, names.SWA_POOL_STORE}
+    )
+    return outlook(Pool(timedelta(seconds=wished.ttl), healths, revisions["prefill"], made_of), observed, previous)
 
 
 def _refused(cr: Mapping[str, Any], observed: Observed, valid: Verdict) -> Plan:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from epd_operator.api import names
 from epd_operator.plan.diagnosis import Diagnosis, one_line
 from epd_operator.plan.observation import name_of
 from epd_operator.plan.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from epd_operator.plan.observation import Object
 
@@ -45,6 +46,14 @@ def lasting(lines: Sequence[str]) -> list[str]:
 
 def _passes(line: str) -> bool:
     return _PASSING.search(line) is not None and _SENSELESS not in line
+
+
+def not_ours(held: Iterable[str]) -> str:
+    """What to tell of foreign objects, given as `Kind/name`, that hold names of children."""
+    return (
+        f"not ours, so left alone: {', '.join(sorted(held))}; choose another metadata.name, or rename or delete them "
+        f"(not what another {names.KIND} owns: it comes back)"
+    )
 
 
 def refused_pods(maker: Object) -> Diagnosis | None:

@@ -11,7 +11,7 @@ from epd_operator.plan.availability import available
 from epd_operator.plan.health import Verdict
 from epd_operator.plan.observation import WORKLOADS, workloads
 from epd_operator.plan.reason import FAULTS, Reason
-from epd_operator.plan.refusal import lasting, passing, reason_of, refused_pods
+from epd_operator.plan.refusal import lasting, not_ours, passing, reason_of, refused_pods
 from epd_operator.plan.replay import effective
 
 if TYPE_CHECKING:
@@ -94,12 +94,7 @@ def _obstacle(picture: Picture, observed: Observed) -> Verdict | None:
     if not picture.valid.status:
         return Verdict(True, picture.valid.reason, picture.valid.message)
     if observed.conflicts:
-        held = ", ".join(sorted(observed.conflicts))
-        text = (
-            f"not ours, so left alone: {held}; choose another metadata.name, or rename or delete them "
-            f"(not what another {names.KIND} owns: it comes back)"
-        )
-        return Verdict(True, Reason.NAME_CONFLICT, text)
+        return Verdict(True, Reason.NAME_CONFLICT, not_ours(observed.conflicts))
     lines = lasting(observed.failures)
     if lines:
         return Verdict(True, reason_of(lines[0]), "; ".join(lines))

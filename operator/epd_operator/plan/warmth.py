@@ -16,6 +16,7 @@ from epd_operator.plan.diagnosis import is_ready, one_line
 from epd_operator.plan.health import Verdict, component_of
 from epd_operator.plan.observation import name_of
 from epd_operator.plan.reason import FAULTS, Reason
+from epd_operator.plan.refusal import not_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,11 +49,14 @@ class Pool:
         ttl: how long a window lasts.
         healths: what each kind of server has come to, by program; none in process.
         revision: of the prefill pods that should serve.
+        objects: `Kind/name` of each object that it is made of. Engines follow the file and the address of these names
+            whoever made them.
     """
 
     ttl: timedelta
     healths: Mapping[str, Health]
     revision: str
+    objects: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,10 @@ def outlook(pool: Pool, observed: Observed, previous: Mapping[str, Any] | None) 
 
 
 def _behind(pool: Pool, observed: Observed) -> Verdict | None:
-    """What is not ready; the reason is that of a server with a fault, else of the first."""
+    """What is not ours or not ready; the reason is that of a server with a fault, else of the first."""
+    foreign = pool.objects.intersection(observed.conflicts)
+    if foreign:
+        return Verdict(False, Reason.NAME_CONFLICT, not_ours(foreign))
     behind = {program: health for program, health in pool.healths.items() if not health.verdict.status}
     if not behind:
         return None
