@@ -145,6 +145,22 @@ async def test_a_prompt_that_queues_is_looked_up_meanwhile(model: LoadedModel) -
     windows.close()
 
 
+@pytest.mark.parametrize("page_size", [4, 6, 16])
+async def test_a_fork_does_not_run_what_another_has_run_while_it_queued(model: LoadedModel, page_size: int) -> None:
+    bounds = BOUNDS | {"page_size": page_size}
+    windows, reference = Windows(space_of(model, **bounds)), Reference(model, **bounds)
+    paper = grown(TALK, [], 70, seed=2)
+    async with served(model, Stores(windows), **bounds, max_running_requests=1) as server:
+        await server.prefill(TALK)
+        forks = [server.engine.generate(str(seed), grown(paper, [], 3, seed=seed), SILENT) for seed in (8, 9)]
+        first, second = await asyncio.gather(*(anext(fork) for fork in forks))
+        assert [key.position for key in windows.asked] == [reference.floor(33)] * 2
+        assert (first.cached_tokens, second.cached_tokens) == (reference.floor(33), reference.floor(103))
+        assert (server.adopted, windows.ran_again) == (1, WINDOW)
+        for fork in forks:
+            await fork.aclose()
+
+
 @pytest.mark.parametrize("queued", [False, True])
 @pytest.mark.parametrize("end", ["abort", "stop"])
 async def test_who_is_aborted_while_waiting_leaves_nothing(model: LoadedModel, end: str, queued: bool) -> None:

@@ -129,6 +129,9 @@ class Memory:
     def _start(self, tokens: int, matched: int, found: Found) -> Start:
         """The one verdict: adopt the window, or run the rows before the last page again.
 
+        A window that was asked for long ago may end far before the pages that have come since: running all behind it
+        would cost more than the replay.
+
         Args:
             tokens: Length of the prompt.
             matched: Tokens whose pages are here.
@@ -139,7 +142,8 @@ class Memory:
         reach = max(matched, stored)
         hit = self._floor(min(reach, tokens - 1))
         again = min(hit, window)
-        if found.window is None or not 0 < found.position <= min(reach, tokens - self.rerun):
+        least, most = max(size, self._floor(hit - again)), min(reach, tokens - self.rerun)
+        if found.window is None or not least <= found.position <= most:
             return Start(hit, again, windows_from=hit - again, stored=max(0, hit - matched) // size)
         adopted, kept = found.position, min(found.position, window)
         return Start(
