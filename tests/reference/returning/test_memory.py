@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from epd_workers.reference.cache.disk import StoredPage
+from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.engine.job import Job
+from epd_workers.reference.engine.memory import Memory
+from epd_workers.reference.engine.recall import Found
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.engine.store import Stores
@@ -48,3 +52,20 @@ def test_a_request_holds_few_windows_and_hands_in_all_that_may_be_asked_for(
     assert engine.replay().adopted == 2
     assert [event.finish for event in log if isinstance(event, Step) and event.finish] == ["length"] * len(asked)
     check_clean(engine._memory)
+
+
+@pytest.mark.parametrize("left", [3, 4, 5])
+def test_pages_from_a_store_are_of_use_only_where_those_of_the_tree_end(model: LoadedModel, left: int) -> None:
+    """Pages may go from the tree while what follows them is fetched."""
+    bounds = returning()
+    memory, key = Memory(model.geometry(4, "fp4"), bounds), text(40)
+    sequence, page = Sequence(memory.pool), StoredPage(bytes(memory.geometry.page_bytes), replayed=False)
+    memory.reserve(sequence, 4 * left)
+    sequence.advance(4 * left)
+    memory.keep(sequence, key, "", 0)
+    sequence.release()
+    start = memory.begin(sequence, key, "", Found(first=4, pages=[page] * 3))
+    assert (start.hit, start.stored) == {3: (12, 0), 4: (28, 3), 5: (28, 2)}[left]
+    assert sequence.length == start.hit
+    sequence.release()
+    check_clean(memory)
