@@ -14,7 +14,7 @@ from tests.swapool.traffic.site import Server, Site, Traffic, ends
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-TALKS, VERSIONS = 4, 6
+TALKS, VERSIONS = 4, 8
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ PAGE = 8
 SIZES = ("--page-size", str(PAGE), "--context-length", "192", "--max-total-tokens", "4096")
 # Exact but for what a replay brings back, so that every answer is one of two that are known beforehand.
 SHAPE = (*SIZES, "--chunked-prefill-size", "16", "--decoder-replay", "off")
-PROMPT, ANSWER, QUESTION, AGAIN = 40, 10, 4, 4
+PROMPT, ANSWER, QUESTION, AGAIN = 40, 10, 4, 2
 # Full pages of a talk's first turn: of its prompt, and of the answer that was run.
 PROMPT_PAGES, ANSWER_PAGES = PROMPT // PAGE, (PROMPT + ANSWER - 1) // PAGE - PROMPT // PAGE
 DEADLINE = 0.02

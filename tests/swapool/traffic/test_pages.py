@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.swapool.traffic.site import AGAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.swapool.servers import ValkeyServer
@@ -34,18 +33,19 @@ def _torn(folder: Path) -> None:
             path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("spoil", [_lost, _flipped, _torn])
-async def test_pages_that_are_no_more(traffic: Traffic, server: ValkeyServer, spoil: Callable[[Path], None]) -> None:
+async def test_pages_that_are_no_more(traffic: Traffic, server: ValkeyServer) -> None:
     """The whole prompt runs, so that the answer is that of an uninterrupted run."""
     await traffic.say(server.url)
-    salt, second = await traffic.open(), traffic.site.prefills[1]
-    spoil(traffic.site.pages)
-    before = await traffic.counts(second)
-    for talk in traffic.site.talks:
-        assert await traffic.ask(talk.turns[0].ids, salt, 4, second) == talk.turns[0].exact
-    counts = await traffic.counts(second) - before
-    assert counts.lookups == 0
-    assert counts.values["kv_disk_get_total hit"] == 0
-    assert counts.values["kv_disk_get_total " + ("miss" if spoil is _lost else "mismatch")] == len(traffic.site.talks)
-    # What was computed again is there for the next one.
-    assert (await traffic.go_on(await traffic.open(), 6))[0] == 6
+    talks, second = traffic.site.talks, traffic.site.prefills[1]
+    for spoil, result in ((_lost, "miss"), (_flipped, "mismatch"), (_torn, "mismatch")):
+        salt = await traffic.open()
+        spoil(traffic.site.pages)
+        before = await traffic.counts(second)
+        for talk in talks:
+            assert await traffic.ask(talk.turns[0].ids, salt, AGAIN, second) == talk.turns[0].exact
+        counts = await traffic.counts(second) - before
+        assert counts.lookups == 0
+        assert counts.values["kv_disk_get_total hit"] == 0
+        assert counts.values[f"kv_disk_get_total {result}"] == len(talks)
+    # What came after was kept again.
+    assert (await traffic.go_on(await traffic.open(), 4))[0] == 4

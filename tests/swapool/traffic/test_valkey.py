@@ -52,21 +52,19 @@ async def test_well(traffic: Traffic, server: ValkeyServer) -> None:
 async def test_unreachable_since_before_the_servers_started(traffic: Traffic) -> None:
     await traffic.say(f"valkey://127.0.0.1:{free_port()}", deadline=0.02)
     salt = await traffic.open(windows=False)
-    exact, counts, seconds = await timed(traffic.go_on(salt, 60))
+    exact, counts, seconds = await timed(traffic.go_on(salt, 30))
     assert not exact
-    stays_out_of_the_way(counts, 60, seconds)
+    stays_out_of_the_way(counts, 30, seconds)
 
 
 @pytest.mark.parametrize(
     ("how", "requests"),
-    [("killed", 60), ("frozen", 400), pytest.param("killed", 400, marks=pytest.mark.nightly)],
+    [("killed", 40), ("frozen", 400), pytest.param("killed", 400, marks=pytest.mark.nightly)],
 )
-async def test_killed_or_frozen(
-    traffic: Traffic, server: ValkeyServer, tmp_path: Path, how: str, requests: int
-) -> None:
+async def test_killed_or_frozen(traffic: Traffic, server: ValkeyServer, how: str, requests: int) -> None:
     await traffic.say(server.url)
     salt = await traffic.open()
-    assert (await traffic.go_on(salt, 10))[0] == 10
+    assert (await traffic.go_on(salt, 4))[0] == 4
     await traffic.hurry()
     server.kill() if how == "killed" else server.freeze()
     exact, counts, seconds = await timed(traffic.go_on(salt, requests))
@@ -76,12 +74,6 @@ async def test_killed_or_frozen(
         server.thaw()
         await comes_back(traffic)
         assert (await traffic.counts(traffic.site.prefills[1])).values["swapool_bounce_in_use"] == 0
-        return
-    new = ValkeyServer(tmp_path / "new.log", port=server.port)
-    try:
-        await comes_back(traffic)
-    finally:
-        new.kill()
 
 
 async def test_slow(traffic: Traffic, server: ValkeyServer, wire: Wire) -> None:
@@ -90,11 +82,9 @@ async def test_slow(traffic: Traffic, server: ValkeyServer, wire: Wire) -> None:
     salt = await traffic.open()
     await traffic.hurry()
     wire.rate, wire.piece = 200, 1
-    exact, counts, seconds = await timed(traffic.go_on(salt, 60))
+    exact, counts, seconds = await timed(traffic.go_on(salt, 30))
     assert not exact
-    stays_out_of_the_way(counts, 60, seconds)
-    wire.rate = None
-    await comes_back(traffic)
+    stays_out_of_the_way(counts, 30, seconds)
 
 
 async def test_full(traffic: Traffic, server: ValkeyServer) -> None:
@@ -104,11 +94,11 @@ async def test_full(traffic: Traffic, server: ValkeyServer) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", 1)
-    exact, counts = await traffic.go_on(await traffic.open(windows=False), 30)
+    exact, counts = await traffic.go_on(await traffic.open(windows=False), 12)
     assert not exact
-    assert counts.got("miss") == counts.lookups == 30
-    exact, counts = await traffic.go_on(salt, 30)
-    assert exact == counts.got("hit") == 30
+    assert counts.got("miss") == counts.lookups == 12
+    exact, counts = await traffic.go_on(salt, 12)
+    assert exact == counts.got("hit") == 12
     assert (await traffic.info(traffic.site.prefills[0]))["swa_pool"]["dropped"] > 0
 
 
@@ -155,11 +145,11 @@ async def test_wrong_answers(traffic: Traffic, server: ValkeyServer) -> None:
         assert len(right) == 2 * len(traffic.site.talks)
         for wrong, (result, how) in WRONG.items():
             client.mset({name: how(value, others[name]) for name, value in right.items()})
-            exact, counts = await traffic.go_on(salt, 12)
-            assert (exact, counts.got(result)) == (0, 12), wrong
+            exact, counts = await traffic.go_on(salt, 4)
+            assert (exact, counts.got(result)) == (0, 4), wrong
             client.mset(right)
-    exact, _ = await traffic.go_on(salt, 12)
-    assert exact == 12
+    exact, _ = await traffic.go_on(salt, 4)
+    assert exact == 4
     assert (await traffic.info(traffic.site.prefills[1]))["swa_pool"]["fault"] == ""
 
 
