@@ -202,6 +202,20 @@ def test_a_newer_operator_restarts_no_pod_of_a_pool(world: Any, mode: str) -> No
     assert container(world, changed)["image"] == "w:9", "new pods are the running release's"
 
 
+@pytest.mark.parametrize("mode", ["Valkey", "Mooncake"])
+def test_deleting_what_is_stored_of_a_server_gives_it_the_running_release_s_image(world: Any, mode: str) -> None:
+    pooled(world, mode).settle()
+    engines = world.maker("prefill")["spec"]["template"]
+    world.settings = Settings(router_image="r:9", worker_image="w:9", version="9.9.9")
+    for stored in [key for key in pool_of(world) if key[0] == "ControllerRevision"]:
+        assert stored[1].startswith(("demo-swa-pool-", "demo-swa-store-")), "as the runbook spells it"
+        world.children.pop(stored)
+    world.settle()
+    servers = [key[1] for key in pool_of(world) if key[0] == "Deployment"]
+    assert {container(world, name)["image"] for name in servers} == {"w:9"}
+    assert world.maker("prefill")["spec"]["template"] == engines
+
+
 @pytest.mark.parametrize("memory", ["16Mi", "100Mi", "640Mi", "8Gi", "1.5Gi", "2G", "100Gi"])
 def test_memory_leaves_room_beside_the_windows(world: Any, memory: str) -> None:
     asked = int(quantity.parse(memory) or 0)
