@@ -248,6 +248,15 @@ def test_the_limit(tmp_path: Path) -> None:
     assert not stats.dropped
 
 
+@pytest.mark.parametrize("hours", [1e9, 1e300, math.inf])
+def test_the_limit_holds_however_long_pages_are_kept(tmp_path: Path, hours: float) -> None:
+    for numbers in (range(30), range(30, 60)):
+        with opened(tmp_path, limit=32 * TAKES, hours=hours) as pages:
+            fill(pages, numbers)
+            assert pages.stats.dropped == 0
+    assert used(tmp_path) <= 32 * TAKES
+
+
 def test_who_was_read_outlives_who_was_not(tmp_path: Path) -> None:
     with opened(tmp_path, limit=100 * TAKES) as pages:
         fill(pages, range(80))

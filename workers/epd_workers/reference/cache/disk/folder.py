@@ -164,7 +164,7 @@ class Folder:
                 _touch(entry.path, now)
             used.append(min(info.st_mtime_ns, int(now * 1e9)))
             sizes.append(occupied(info.st_size))
-        oldest = int((now - self._seconds) * 1e9)
+        oldest = int(max(0.0, now - self._seconds) * 1e9)
         last = max(horizon(used, sizes, most, rest), oldest)
         if min(used, default=last + 1) > last:
             return Swept(sum(sizes), 0, 0)
