@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -18,7 +19,7 @@ from epd_workers.swapool.history import PoolReport
 from epd_workers.swapool.metrics import Metrics
 from epd_workers.swapool.mooncake import Mooncake
 from tests.swapool.servers import ValkeyServer, free_port, until
-from tests.swapool.windows import PATIENT, SLACK, SPACE, key, rows, threads
+from tests.swapool.windows import PATIENT, SLACK, SPACE, descriptors, key, rows, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +47,8 @@ def tied(file: Path) -> Iterator[Tied]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> Connection:
-            options = {"remote_only": False, "period": PERIOD, **options}
-            connection = Connection(file, SPACE, Metrics(), **options)
+            options = {"metrics": Metrics(), "remote_only": False, "period": PERIOD, **options}
+            connection = Connection(file, SPACE, **options)
             stack.callback(connection.close)
             return connection
 
@@ -302,3 +303,20 @@ def _fault(connection: Connection) -> str:
     report = connection.report()
     assert report
     return report.fault
+
+
+def test_a_pool_that_is_given_up_is_out_of_the_books_and_of_memory(tied: Tied, file: Path) -> None:
+    metrics = Metrics()
+    say(file, f"mooncake://127.0.0.1:{free_port()}")
+    connection, before = tied(metrics=metrics), descriptors()
+
+    def opened() -> float | None:
+        return metrics.registry.get_sample_value("swapool_breaker_open", {"operation": "get"})
+
+    until(lambda: begin(connection, 1).wait() is None and opened() == 1)
+    pool = weakref.ref(cast("Any", connection)._tie.pool)
+    replace(file, "{}")
+    until(lambda: not connection.active)
+    until(lambda: pool() is None)
+    assert opened() == 0
+    assert descriptors() < before

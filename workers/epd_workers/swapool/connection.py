@@ -155,6 +155,8 @@ class Connection:
         old, self._tie = self._tie, tie
         if old is not None:
             old.pool.close()
+        if tie is None:
+            self._metrics.rest()
         if old is not None or tie is not None:
             log.info("window pool: %s", tie.engine if tie else "none")
 

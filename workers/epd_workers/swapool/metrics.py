@@ -58,6 +58,10 @@ class Metrics:
             self._breaker.labels(operation).set_function(value)
         self._bounce.set_function(bounce)
 
+    def rest(self) -> None:
+        """There is no pool any more: nothing is open or in use, and nothing of it is held on to."""
+        self.watch({"get": float, "put": float}, float)
+
     def got(self, result: Got, seconds: float) -> None:
         """Count a lookup's verdict."""
         self._got.labels(result).inc()
