@@ -8,12 +8,14 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
 
 from epd_workers.swapool.address import engine
+from epd_workers.swapool.breaker import Breaker
 from epd_workers.swapool.engine import Full, Oversize, Unavailable
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import DEPTH, READERS, WRITERS, Pool
@@ -194,6 +196,37 @@ def test_one_verdict_per_lookup() -> None:
     assert patient.take() is patient.wait() is not None
     assert count(pool, "get", "timeout") == count(pool, "get", "hit") == count(pool, "get", "late") == 1
     assert not pool.fault, "the caller was in a hurry; the deadline had not passed"
+
+
+def test_an_answer_after_the_deadline_is_too_late_though_nobody_has_looked() -> None:
+    gate = threading.Event()
+    pool = Pool(Faulty(reading=blocking(gate)), SPACE.largest)
+    lookup = pool.begin(key(1), DEADLINE)
+    until(lambda: time.monotonic() > lookup.deadline)
+    gate.set()
+    until(lambda: lookup.ready)
+    assert count(pool, "get", "timeout") == 1
+    assert pool.fault == "the answer came after the deadline"
+    pool.close()
+
+
+def test_only_an_answer_says_that_the_server_is_well_again() -> None:
+    """Neither who leaves early does, nor who finds no room in the line."""
+    gate = threading.Event()
+    pool = Pool(Faulty(reading=blocking(gate)), SPACE.largest, breakers=partial(Breaker, first=0.02, ceiling=0.02))
+    for number in range(READERS):
+        pool.begin(key(number), 60.0)
+    until(lambda: value(pool, "swapool_bounce_in_use") == READERS)
+    for number in range(DEPTH - 2):
+        pool.begin(key(number), 60.0)
+    assert pool.get(key(1), 0.005) is None
+    for result in ("timeout", "busy"):
+        before = count(pool, "get", result)
+        until(lambda: pool.begin(key(1), 60.0).take() is None and count(pool, "get", result) > before)  # noqa: B023
+        assert pool.fault
+    gate.set()
+    until(lambda: pool.get(key(1), 5.0) is None and not pool.fault)
+    pool.close()
 
 
 def test_a_lookup_waits_for_its_deadline_and_no_longer() -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from epd_workers.reference.cache.disk.store import FETCHES, PENDING_BYTES, READERS
 from tests.reference.cache.disk import ask, chain, data, fill, found, opened
 from tests.swapool.servers import until
@@ -47,6 +49,14 @@ class Hanging:
         return self._folder.write(name, page)
 
 
+class Slow(threading.Event):
+    """A gate that opens for everyone, but takes its time."""
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(0.2)
+
+
 def test_a_fetch_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
     with opened(tmp_path, patience=0.2) as pages:
         fill(pages, range(3))
@@ -79,6 +89,29 @@ def test_who_leaves_is_not_read_for(tmp_path: Path) -> None:
         assert ask(pages, [2]).pages
         assert hanging.asked == [chain(0)] * READERS + [chain(2)]
     assert len(settled) == READERS + 3
+
+
+def test_a_slow_disk_is_read_no_longer_than_that_either(tmp_path: Path) -> None:
+    """The answer is final by itself, with what has come: a window can still be looked up for these pages."""
+    with opened(tmp_path, patience=0.7) as pages:
+        fill(pages, range(9))
+        hanging, final = Hanging(pages), threading.Event()
+        hanging.gate = Slow()
+        fetch = pages.fetch([chain(number) for number in range(9)], final.set)
+        assert final.wait(10)
+        assert 0 < len(fetch.pages) < 9
+        assert len(hanging.asked) == len(fetch.pages) + 1
+
+
+def test_nobody_waits_for_a_disk_that_is_known_to_hang(tmp_path: Path) -> None:
+    with opened(tmp_path, patience=0.05) as pages:
+        hanging = Hanging(pages)
+        for number in range(READERS):
+            pages.fetch([chain(number)], lambda: None)
+        until(lambda: pages.stats.fault == "Stuck")
+        assert pages.fetch([chain(9)], lambda: None).ready
+        assert len(hanging.asked) == READERS
+        hanging.gate.set()
 
 
 def test_asking_early_is_an_answer(tmp_path: Path) -> None:
