@@ -42,10 +42,6 @@ class Fetch:
         self.settle()
         return tuple(self._pages)
 
-    def cancel(self) -> None:
-        """Nobody wants it any more: read no further."""
-        self.settle()
-
     def add(self, page: StoredPage) -> bool:
         """Add the next page; False if nobody waits for it any more."""
         with self._lock:

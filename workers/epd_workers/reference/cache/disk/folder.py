@@ -79,7 +79,7 @@ def horizon(used: Sequence[int], sizes: Sequence[int], most: int, rest: int) -> 
 class Folder:
     """The files of all servers that share a folder; this server's own are those of its space.
 
-    Whatever else lies there is left alone, and links are never followed.
+    Whatever else lies there is left alone, and a link in a page's place is no page.
 
     Args:
         root: The folder.
