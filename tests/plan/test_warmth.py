@@ -86,6 +86,7 @@ def test_a_new_pool_is_made_then_starts_then_warms_up_then_is_there(world: Any) 
     world.settle()
     assert world.verdict(KIND) == ("True", "Warming")
     assert world.verdict("Ready") == ("True", "AllReady")
+    assert world.condition("Ready")["message"] == "prefill, decode, router, swaPool as declared"
     later(world, timedelta(seconds=60))
     assert world.verdict(KIND) == ("True", "AtDesired")
     assert message(world).count("ready at revision") == 2

@@ -115,7 +115,8 @@ def _ready(picture: Picture, serving: Verdict, obstacle: Verdict | None, trouble
     if not serving.status:
         return Verdict(False, serving.reason, serving.message)
     remains = _remainder(picture, troubles)
-    return remains or Verdict(True, Reason.ALL_READY, f"{', '.join(picture.healths)} as declared")
+    declared = [*picture.healths, *([] if picture.pool is None else ["swaPool"])]
+    return remains or Verdict(True, Reason.ALL_READY, f"{', '.join(declared)} as declared")
 
 
 def _remainder(picture: Picture, troubles: Sequence[str]) -> Verdict | None:
