@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 
     from e2e.tests.fleet import Fleet
 
-ORDER = ("test_operator.py", "test_serving.py", "test_registrar.py", "test_crd.py", "test_operator_rest.py")
-"""First the twenty deployments, then what leaves them alone for two minutes, then what looks back at these minutes."""
+ORDER = (
+    "test_operator.py",
+    "test_serving.py",
+    "test_swa_pool.py",
+    "test_registrar.py",
+    "test_crd.py",
+    "test_operator_rest.py",
+)
+"""First the twenty deployments, then what leaves them alone for two minutes, then what looks back at these minutes.
+
+What needs much of the node comes while the node is still empty.
+"""
 LAST = "test_permissions.py"
 """Looks back at the whole run."""
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster import access
 from e2e.forward import Forward
-from e2e.kube import Kube, Object, conditions, ready_pods, until
+from e2e.kube import API_VERSION, KIND, Kube, Object, conditions, ready_pods, until
 from e2e.tests import processes
 from e2e.tests.samples import ready, sample
 
@@ -130,6 +130,8 @@ def world(
         }
     )
     yield World(operator, namespace, stack.kubeconfig)
+    # The node is small, and others come.
+    operator.delete(API_VERSION, KIND, namespace, NAME)
     operator.delete("v1", "PersistentVolume", None, namespace)
 
 
