@@ -40,7 +40,7 @@ demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, 
 
 test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Libraries that the fast tests load"
-	@$(PY) -m e2e.cluster packages
+	@$(PY) -m tools.cluster packages
 	@echo "==> Fast tests"
 	@$(VENV)/bin/pytest tests $(APART:%=--ignore %) -m "not nightly"
 	@echo "==> Kernels in the interpreter"
@@ -68,16 +68,16 @@ generate: $(STAMP) ## write the generated files anew (CRD, reference pages)
 	@$(PY) docs/generate.py
 
 cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
-	@$(PY) -m e2e.cluster up
+	@$(PY) -m tools.cluster up
 
 images: cluster ## build the images and push those that changed to the cluster's registry (or IMAGE_REPO)
-	@$(PY) -m e2e.images push
+	@$(PY) -m tools.images push
 
 kernel-report: $(STAMP) ## compile every kernel for every GPU and print registers, spills, shared memory and limits
 	@$(PY) -m epd_kernels.gate
 
 nightly: $(STAMP) ## the tests that take longer than every change can afford
-	@$(PY) -m e2e.cluster packages
+	@$(PY) -m tools.cluster packages
 	@$(VENV)/bin/pytest tests e2e/tests $(APART:%=--ignore %) -m nightly
 	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m nightly
 	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
@@ -86,14 +86,14 @@ bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operat
 	@$(PY) -m bench.replay
 	@$(PY) -m bench.epd
 	@$(PY) -m bench.worker
-	@$(PY) -m e2e.cluster packages
+	@$(PY) -m tools.cluster packages
 	@$(PY) -m bench.swapool
 	@$(PY) -m bench.kernels
 	@$(PY) -m bench.validate
 	@$(PY) -m bench.operator
 
 down: ## stop the local cluster; keep the caches
-	@if [ -x $(PY) ]; then $(PY) -m e2e.cluster down; fi
+	@if [ -x $(PY) ]; then $(PY) -m tools.cluster down; fi
 
 clean: down ## leave nothing behind but download and build caches
 	@rm -rf $(VENV) .state build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

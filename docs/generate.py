@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from epd_operator.admission import manifest, page
 from epd_operator.api import crd, names
-from epd_operator.engines.reference import REFERENCE
-from epd_operator.plan.reason import Reason
+from epd_operator.engines.reference.profile import REFERENCE
+from epd_operator.plan.conditions.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

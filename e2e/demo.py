@@ -21,13 +21,13 @@ from rich.live import Live
 from rich.table import Table
 
 from e2e import stack as stacks
-from e2e.cluster.machine import Unfit
 from e2e.forward import Forward
 from e2e.kube import Kube, Object, ready_pods, until
 from e2e.picture import RED_CIRCLE, red_circle
-from e2e.progress import say
 from epd_operator.cli.reader import Deployment, Reader
 from epd_operator.cli.status import view
+from tools.cluster.machine import Unfit
+from tools.progress import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from e2e.cluster import access
+from tools.cluster import access
 
 if TYPE_CHECKING:
     from pathlib import Path

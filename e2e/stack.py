@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import access
+from tools.cluster import access
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "epd-operator"
@@ -56,8 +56,8 @@ def prepare() -> Stack:
     Raises:
         subprocess.CalledProcessError: When a step failed; it has said why on standard error.
     """
-    python("e2e.cluster", "up")
-    pushed = json.loads(python("e2e.images", "push", "--json", capture=True))
+    python("tools.cluster", "up")
+    pushed = json.loads(python("tools.images", "push", "--json", capture=True))
     return Stack(kubeconfig=access.kubeconfig(), images=pushed)
 
 

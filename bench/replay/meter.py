@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bench.replay.model import PAGE_SIZE
 from epd_kernels.dispatch import TORCH
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence as CachedSequence
 from epd_workers.reference.model.engram_hash import EngramHash
 from epd_workers.reference.model.forward import Forward

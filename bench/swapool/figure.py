@@ -9,7 +9,7 @@ import numpy as np
 from bench.plot import drawing
 from bench.swapool.trace import PAGE, WINDOW
 from bench.swapool.turn import STATES
-from epd_operator.plan import sizing
+from epd_operator.cli import pool_sizing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def _hits(cells: Sequence[Cell], path: Path) -> Path:
         panel = figure.subplots()
         for windows, colour in zip(sorted({cell.windows for cell in mine}), _COLOURS, strict=False):
             shown = [cell for cell in mine if cell.windows == windows]
-            capacity = sizing.Capacity(windows, sizing.windows_per_turn(PAGE, WINDOW))
+            capacity = pool_sizing.Capacity(windows, pool_sizing.windows_per_turn(PAGE, WINDOW))
             reckoned = [100 * capacity.hit_share(float(ttl), shown[0].turns_per_second) for ttl in ttls]
             panel.plot(ttls, reckoned, color=colour, linewidth=1.4, label=f"{windows:,} windows")
             panel.scatter([cell.ttl for cell in shown], [100 * cell.measured for cell in shown], color=colour, s=26)

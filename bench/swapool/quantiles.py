@@ -13,7 +13,7 @@ from bench.swapool.trace import SOURCE, pauses, turns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TARGET: Final = Path(__file__).parents[2] / "operator" / "epd_operator" / "plan" / "gaps.py"
+TARGET: Final = Path(__file__).parents[2] / "operator" / "epd_operator" / "cli" / "pool_pauses.py"
 PARTS: Final = 200
 _COLUMNS: Final = 12
 

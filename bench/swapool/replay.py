@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.swapool.trace import PAGE, WINDOW, Turn, rate
-from epd_operator.plan import sizing
+from epd_operator.cli import pool_sizing
 from epd_workers.swapool.key import Key, Namespace
 from epd_workers.swapool.memory import Memory
 from epd_workers.swapool.pool import Pool
@@ -45,7 +45,7 @@ class Cell:
 
     Attributes:
         ttl: Seconds that a window may be used for.
-        windows: That the pool holds, by `sizing.held`.
+        windows: That the pool holds, by `pool_sizing.held`.
         copies: Of the trace, one beside the other, each with a tenant of its own: multiples of its rate.
         turns_per_second: Of all copies together.
         returning: Turns that come back to a window that was, or would have been, published.
@@ -90,7 +90,7 @@ def replay(found: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cell
         copies: Of the trace.
     """
     clock = _Clock()
-    memory = windows * (SPACE.largest + sizing.ENTRY_BYTES)
+    memory = windows * (SPACE.largest + pool_sizing.ENTRY_BYTES)
     pool = Pool(Memory(memory, clock), SPACE.largest, clock=clock)
     spaces = [SPACE.salted(str(number)) for number in range(copies)]
     seen: list[set[Boundary]] = [set() for _ in spaces]
@@ -107,7 +107,9 @@ def replay(found: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cell
             pool.put(_key(spaces[copy], boundary), _ROWS, ttl)
     pool.close()
     turns_per_second = copies * rate(found)
-    capacity = sizing.Capacity(sizing.held("InProcess", memory, SPACE.largest), sizing.windows_per_turn(PAGE, WINDOW))
+    capacity = pool_sizing.Capacity(
+        pool_sizing.held("InProcess", memory, SPACE.largest), pool_sizing.windows_per_turn(PAGE, WINDOW)
+    )
     reckoned = capacity.hit_share(ttl, turns_per_second)
     return Cell(ttl, windows, copies, turns_per_second, returning, hits / returning, reckoned)
 

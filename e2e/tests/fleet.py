@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.cluster import access, kwok
 from e2e.kube import API_VERSION, KIND, Kube, Object, conditions, ready_pods, until
 from e2e.stack import OPERATOR_NAMESPACE
 from e2e.tests.samples import sample
+from tools.cluster import access, kwok
 
 if TYPE_CHECKING:
     from collections.abc import Callable

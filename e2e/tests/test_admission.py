@@ -26,18 +26,18 @@ from e2e.tests.samples import ready, sample
 from epd_operator.admission import policy
 from epd_operator.api.names import MANAGED_SELECTOR
 from epd_operator.engines import table
-from epd_operator.engines.limit import MOST_ITEMS
 from epd_operator.engines.validation import STRUCTURE, validate
 from epd_operator.plan import Observed, Settings, plan
-from tests.corpus.field_cases import field_cases
-from tests.corpus.generated import generated
-from tests.corpus.rule_examples import rule_examples
+from epd_operator.rules.limit import MOST_ITEMS
+from tools.corpus.field_cases import field_cases
+from tools.corpus.generated import generated
+from tools.corpus.rule_examples import rule_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from e2e.kube import Kube, Object
-    from epd_operator.engines.judgement import Judgement
+    from epd_operator.rules.judgement import Judgement
 
 SEED = 20261130
 DRAWN = 320

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from e2e import stack as stacks
-from e2e.cluster import access
 from epd_operator.api.status import CONDITION_TYPES
+from tools.cluster import access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

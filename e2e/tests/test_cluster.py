@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.cluster import access, components, kwok, machine, pause, process, registry
 from e2e.kube import until
+from tools.cluster import access, components, kwok, machine, pause, process, registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def kubectl(*arguments: str, document: Any = None, check: bool = True) -> subpro
 
 
 def up() -> None:
-    subprocess.run([sys.executable, "-m", "e2e.cluster", "up"], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "tools.cluster", "up"], check=True, timeout=300)
 
 
 def web(image: str, replicas: int = 2, **pod: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from e2e.cluster import access
+from tools.cluster import access
 
 if TYPE_CHECKING:
     from collections.abc import Callable

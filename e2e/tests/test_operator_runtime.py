@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from e2e.cluster import access
 from e2e.kube import Kube, Object, conditions, until
 from e2e.stack import OPERATOR_NAMESPACE
 from epd_operator.api.crd import crd
 from epd_operator.api.names import API_VERSION, KIND, MANAGED_SELECTOR
 from epd_operator.runtime.permissions import PERMISSIONS, Permission
+from tools.cluster import access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ class Process:
 def api(able: None) -> Kube:
     """The API server; nothing else of the stack is needed here."""
     if access.given() is None:
-        subprocess.run([sys.executable, "-m", "e2e.cluster", "up"], check=True)
+        subprocess.run([sys.executable, "-m", "tools.cluster", "up"], check=True)
     kube = Kube(access.kubeconfig())
     if kube.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, crd()["metadata"]["name"]) is None:
         kube.apply(crd())

@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from e2e.cluster import access
 from e2e.stack import OPERATOR_NAMESPACE
 from epd_operator.api.names import MANAGED_SELECTOR, SWA_POOL
 from epd_operator.runtime.permissions import PERMISSIONS
+from tools.cluster import access
 
 if TYPE_CHECKING:
     from e2e.kube import Kube, Object

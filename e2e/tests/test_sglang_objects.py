@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
 
-from e2e.cluster import access, addon
 from e2e.kube import API_VERSION, KIND, conditions, until
 from e2e.stack import OPERATOR_NAMESPACE
+from tools.cluster import access, addon
 
 if TYPE_CHECKING:
     from collections.abc import Callable

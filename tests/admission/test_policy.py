@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from epd_operator.admission import flags, manifest, policy
-from epd_operator.engines import judgement, table
+from epd_operator.engines import table
+from epd_operator.rules import judgement
 
 if TYPE_CHECKING:
-    from epd_operator.engines.rule import Rule
-    from epd_operator.engines.ruleset import Ruleset
+    from epd_operator.rules.rule import Rule
+    from epd_operator.rules.ruleset import Ruleset
 
 ROOT = Path(__file__).parents[2]
 CODE_POINTS = 100_000

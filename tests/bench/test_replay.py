@@ -16,7 +16,7 @@ from bench.replay.meter import SHARED, Cost, Meter
 from bench.replay.model import config, lengths, load, prompts
 from bench.replay.point import COUNTED, TIMED, Miscount, Point, checked, expected, measure
 from bench.spread import Spread
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.model.config import RELEASED
 from epd_workers.reference.model.interface import Extend

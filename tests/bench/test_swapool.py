@@ -18,7 +18,7 @@ from bench.swapool.replay import COPIES, TTLS, WINDOWS, Cell, replay
 from bench.swapool.report import Report
 from bench.swapool.route import Place
 from bench.swapool.trace import PAGE, WINDOW, Boundary, pauses, rate, turns
-from epd_operator.plan import sizing
+from epd_operator.cli import pool_sizing
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.key import Key, Namespace
 from epd_workers.swapool.pool import Pool
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bench.swapool.servers import EngineName
     from bench.swapool.trace import Turn
-    from epd_operator.api.pool import PoolMode
+    from epd_operator.api.swa_pool import PoolMode
 
 POINTS = 2.0
 
@@ -117,7 +117,7 @@ def test_a_full_pool_holds_what_is_reckoned(tmp_path: Path, name: EngineName, mo
             assert pool.drain(20)
         alive = sum(pool.get(key, 5.0) is not None for key in keys)
         pool.close()
-    assert alive == pytest.approx(sizing.held(mode, memory // stores, space.largest, stores), rel=0.07)
+    assert alive == pytest.approx(pool_sizing.held(mode, memory // stores, space.largest, stores), rel=0.07)
 
 
 # Latency.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from epd_operator.api.crd import schema
-from epd_operator.plan.reason import Reason
+from epd_operator.plan.conditions.reason import Reason
 
 GITOPS = Path(__file__).parents[2] / "manifests" / "gitops"
 ARGO = GITOPS / "argocd" / "serving.epd.dev" / "DeepSeekV41Deployment"

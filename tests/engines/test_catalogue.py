@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from epd_operator.engines.sglang.catalogue import REFUSED_IN_ARGS, REMOVED, catalogue
-from epd_operator.engines.version import KNOWN
+from epd_operator.rules.version import KNOWN
 
 if TYPE_CHECKING:
-    from epd_operator.engines.flag import FlagRole
+    from epd_operator.rules.flag import FlagRole
 
 RELEASE = catalogue("0.5.23")
 

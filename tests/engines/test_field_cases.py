@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from epd_operator.engines.validation import validate
-from tests.corpus.field_cases import FieldCase, field_cases
+from tools.corpus.field_cases import FieldCase, field_cases
 
 
 @pytest.mark.parametrize("case", field_cases(), ids=lambda case: case.name)

@@ -16,17 +16,17 @@ import pytest
 
 from epd_operator.engines.table import RULESETS
 from epd_operator.engines.validation import validate, validate_command_line
-from tests.corpus.rule_examples import RuleExample, rule_examples
-from tests.differential import environment
-from tests.differential.comparison import VERSION, function
-from tests.mutation.record import BOUNDARIES, VERDICTS, recorded, rows
-from tests.mutation.stand import SGLANG
+from tools.corpus.rule_examples import RuleExample, rule_examples
+from tools.differential import environment
+from tools.differential.comparison import VERSION, function
+from tools.mutation.record import BOUNDARIES, VERDICTS, recorded, rows
+from tools.mutation.subject import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from epd_operator.engines.rule import Rule
-    from epd_operator.engines.ruleset import Ruleset
+    from epd_operator.rules.rule import Rule
+    from epd_operator.rules.ruleset import Ruleset
 
 FUNCTIONS = Path(__file__).parent / "sglang" / "functions.txt"
 # Where we say no, or more than the engine, on purpose: each rule that a user may override, and why it is there.

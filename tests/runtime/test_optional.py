@@ -8,8 +8,8 @@ from epd_operator.kube import NotFound, Transport
 from epd_operator.kube.kind import LEADER_WORKER_SET, Kind
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
+from epd_operator.runtime.liveness import WATCH_BOUND, Pulse
 from epd_operator.runtime.optional import ABSENT_SECONDS, OptionalWatch
-from epd_operator.runtime.pulse import WATCH_BOUND, Pulse
 from epd_operator.runtime.queue import WorkQueue
 from epd_operator.runtime.scope import CUSTOM, Key, Scope
 

@@ -8,7 +8,7 @@ from epd_operator.kube import Transport
 from epd_operator.kube.kind import DEPLOYMENT, POD, Kind
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
-from epd_operator.runtime.pulse import LEASE_BOUND, WATCH_BOUND, Pulse
+from epd_operator.runtime.liveness import LEASE_BOUND, WATCH_BOUND, Pulse
 from epd_operator.runtime.queue import WorkQueue
 from epd_operator.runtime.scope import CUSTOM, WATCHED, Key, Scope, selector
 from epd_operator.runtime.sync import Sync

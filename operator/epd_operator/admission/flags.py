@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.admission.message import cut, is_plain, is_scalar, spelled
-from epd_operator.engines.cel import NULL, literal, quoted
-from epd_operator.engines.limit import MOST_CHARACTERS, MOST_ITEMS, NUMERAL
 from epd_operator.engines.validation import STRUCTURE
+from epd_operator.rules.cel import NULL, literal, quoted
+from epd_operator.rules.limit import MOST_CHARACTERS, MOST_ITEMS, NUMERAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from epd_operator.engines.flag import Catalogue, FlagSpec
+    from epd_operator.rules.flag import Catalogue, FlagSpec
 
 RULES: Final = ("flag-unknown", "flag-of-another-version", "flag-owned", "flag-value")
 """Ids of what is found here; `judgement` has the same."""

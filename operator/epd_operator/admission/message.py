@@ -15,15 +15,15 @@ import string
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.cel import NULL, Program, quoted
-from epd_operator.engines.expression import At, Circumstance, Declared, Expr, Leaf, Named
-from epd_operator.engines.side import resolved_from, settling
+from epd_operator.rules.cel import NULL, Program, quoted
+from epd_operator.rules.expression import At, Circumstance, Declared, Expr, Leaf, Named
+from epd_operator.rules.side import resolved_from, settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from epd_operator.engines.fold import Folder
-    from epd_operator.engines.rule import Rule
+    from epd_operator.rules.fold import Folder
+    from epd_operator.rules.rule import Rule
 
 _FORMAT: Final = string.Formatter()
 _GROUP: Final = 100

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from epd_operator.admission import policy
 from epd_operator.engines import sglang, table, validation
-from epd_operator.engines import version as versions
+from epd_operator.rules import version as versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-    from epd_operator.engines.rule import Rule
-    from epd_operator.engines.ruleset import Ruleset
+    from epd_operator.rules.rule import Rule
+    from epd_operator.rules.ruleset import Ruleset
 
 HEAD: Final = """# Rules
 

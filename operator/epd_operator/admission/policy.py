@@ -13,18 +13,18 @@ from epd_operator.admission.message import Wording, lines
 from epd_operator.api.names import GROUP, PLURAL
 from epd_operator.api.names import VERSION as API_VERSION
 from epd_operator.engines import table
-from epd_operator.engines.cel import NULL, Program, literal, quoted
-from epd_operator.engines.expression import FALSE, Const, Expr, Leaf, Since, declared
-from epd_operator.engines.fold import Blind, Folder
-from epd_operator.engines.judgement import SPEC_ROLES
-from epd_operator.engines.rule import BUILT_IN
+from epd_operator.rules.cel import NULL, Program, literal, quoted
+from epd_operator.rules.expression import FALSE, Const, Expr, Leaf, Since, declared
+from epd_operator.rules.fold import Blind, Folder
+from epd_operator.rules.judgement import SPEC_ROLES
+from epd_operator.rules.rule import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from epd_operator.engines.flag import FlagSpec
-    from epd_operator.engines.rule import Rule
-    from epd_operator.engines.ruleset import Ruleset
+    from epd_operator.rules.flag import FlagSpec
+    from epd_operator.rules.rule import Rule
+    from epd_operator.rules.ruleset import Ruleset
 
 PREFIX: Final[Mapping[str, str]] = {"prefill": "p", "decode": "d", "encode": "e"}
 MESSAGE: Final = 5000

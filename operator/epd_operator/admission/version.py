@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines import table
-from epd_operator.engines.cel import literal, quoted
 from epd_operator.engines.validation import VERSION
-from epd_operator.engines.version import NUMBER, Refusal, release_key
+from epd_operator.rules.cel import literal, quoted
+from epd_operator.rules.version import NUMBER, Refusal, release_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epd_operator.engines.ruleset import Ruleset
-    from epd_operator.engines.version import ReleaseKey
+    from epd_operator.rules.ruleset import Ruleset
+    from epd_operator.rules.version import ReleaseKey
 
 _ENGINE: Final = "object.spec.engine"
 _WRITTEN: Final = f"{_ENGINE}.version"

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field
 
 from epd_operator.api.marker import ListType, Rule
 from epd_operator.api.names import MAX_GROUP_NAME, MAX_NAME, ROLES
-from epd_operator.api.pool import SwaPool
 from epd_operator.api.role import Resources, Roles, SecretKey
 from epd_operator.api.scalar import (
     PRINTABLE,
@@ -24,6 +23,7 @@ from epd_operator.api.scalar import (
     Replicas,
     RuleId,
 )
+from epd_operator.api.swa_pool import SwaPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

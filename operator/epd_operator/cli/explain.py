@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from epd_operator.api import names
-from epd_operator.cli import pool, refusal
+from epd_operator.cli import refusal, swa_pool
 from epd_operator.cli.render import Options, planned_for
 from epd_operator.cli.terminal import clean, style_of, write
-from epd_operator.engines import advisory, lookup, table, validation
-from epd_operator.engines.finding import plain
-from epd_operator.engines.process import mapping, read
+from epd_operator.engines import lookup, table, validation
+from epd_operator.engines.advisories import AdvisoryError, load
+from epd_operator.rules.finding import plain
+from epd_operator.rules.process import mapping, read
 
 if TYPE_CHECKING:
     from epd_operator.cli.document import Document
     from epd_operator.cli.terminal import Style
-    from epd_operator.engines.expression import Leaf, Named
-    from epd_operator.engines.judgement import Judgement
+    from epd_operator.rules.expression import Leaf, Named
+    from epd_operator.rules.judgement import Judgement
 
 SCHEMA: Final = "epd.dev/explain/v1"
 OPERATOR: Final = "operator"
@@ -92,7 +93,7 @@ class Explanation:
 
     document: Document
     roles: tuple[Account, ...]
-    pool: pool.Pool | None
+    pool: swa_pool.Pool | None
 
 
 def show(
@@ -110,14 +111,15 @@ def show(
         turns_per_second: of each deployment, to say how often its pool of windows would hit then.
     """
     try:
-        known = advisory.load(Path(advisories)) if advisories else ()
-    except advisory.AdvisoryError as error:
+        known = load(Path(advisories)) if advisories else ()
+    except AdvisoryError as error:
         for line in str(error).splitlines():
             write(clean(f"epd: {line}"), sys.stderr)
         return 2
     found, status = refusal.accepted(paths, known)
     explained = [
-        Explanation(document, tuple(accounts(document)), pool.pool(document, turns_per_second)) for document in found
+        Explanation(document, tuple(accounts(document)), swa_pool.pool(document, turns_per_second))
+        for document in found
     ]
     if output == "json":
         print(json.dumps({"schema": SCHEMA, "documents": [_record(one) for one in explained]}, indent=2))
@@ -264,7 +266,7 @@ def _text(explanation: Explanation, style: Style) -> Iterator[str]:
     for account in explanation.roles:
         yield from _lines(account, style)
     if explanation.pool is not None:
-        yield from pool.lines(explanation.pool, style)
+        yield from swa_pool.lines(explanation.pool, style)
 
 
 def _lines(account: Account, style: Style) -> Iterator[str]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from epd_operator.cli.document import Unreadable
     from epd_operator.cli.verdict import Tally, Verdict
-    from epd_operator.engines.finding import Finding
+    from epd_operator.rules.finding import Finding
 
 SCHEMA: Final = "epd.dev/validate/v1"
 """Keys are added under the same name; a key that changes or goes makes a new one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from epd_operator.cli import document, report
+from epd_operator.cli import document, text
 from epd_operator.cli.terminal import style_of, write
 from epd_operator.cli.validate import Options, judged
 from epd_operator.cli.verdict import Tally
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epd_operator.cli.document import Document
-    from epd_operator.engines.advisory import Advisory
+    from epd_operator.rules.advisory import Advisory
 
 
 def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tuple[list[Document], int]:
@@ -33,10 +33,10 @@ def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tup
             if verdict.accepted:
                 found.append(one)
             if verdict.judgement.findings:
-                lines += report.verdict_lines(verdict, style)
+                lines += text.verdict_lines(verdict, style)
         if reading.unreadable is not None:
             tally.add(reading.unreadable)
-            lines += report.unreadable_lines(reading.unreadable, style)
+            lines += text.unreadable_lines(reading.unreadable, style)
         for line in lines:
             write(line, sys.stderr)
     if not tally.status and not found:

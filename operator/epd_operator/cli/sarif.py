@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from epd_operator import __version__
 from epd_operator.engines import table
-from epd_operator.engines.rule import BUILT_IN
+from epd_operator.rules.rule import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epd_operator.cli.document import Unreadable
     from epd_operator.cli.position import Position
     from epd_operator.cli.verdict import Verdict
-    from epd_operator.engines.finding import Finding
+    from epd_operator.rules.finding import Finding
 
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 UNREADABLE: Final = "document-unreadable"

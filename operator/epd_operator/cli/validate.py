@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from epd_operator.cli import case, document, paste, record, report, sarif
+from epd_operator.cli import case, document, paste, record, sarif, text
 from epd_operator.cli.case import Engine
 from epd_operator.cli.source import ReadError
 from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.cli.verdict import Tally, Verdict
-from epd_operator.engines import advisory, commandline, table, validation
-from epd_operator.engines import version as versions
-from epd_operator.engines.finding import Finding, Side
-from epd_operator.engines.process import mapping
+from epd_operator.engines import table, validation
+from epd_operator.engines.advisories import AdvisoryError, load
+from epd_operator.rules import commandline
+from epd_operator.rules import version as versions
+from epd_operator.rules.finding import Finding, Side
+from epd_operator.rules.process import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
     from epd_operator.cli.document import Document, Unreadable
     from epd_operator.cli.paste import Paste
-    from epd_operator.engines.advisory import Advisory
-    from epd_operator.engines.judgement import Judgement
+    from epd_operator.rules.advisory import Advisory
+    from epd_operator.rules.judgement import Judgement
 
 Output = Literal["text", "json", "sarif"]
 
@@ -70,8 +72,8 @@ class VersionError(ValueError):
 def files(paths: Sequence[str], options: Options) -> int:
     """Judge the objects in files and folders; the exit status."""
     try:
-        known = advisory.load(Path(options.advisories)) if options.advisories else ()
-    except advisory.AdvisoryError as error:
+        known = load(Path(options.advisories)) if options.advisories else ()
+    except AdvisoryError as error:
         return _unusable(str(error))
     printer = _Printer(options)
     for reading in document.read(paths, ours_only=options.ours_only):
@@ -194,9 +196,9 @@ class _Printer:
         self.tally.add(found)
         if not isinstance(found, Verdict):
             self._unreadable.append(found)
-            _print(report.unreadable_lines(found, style_of(sys.stderr)), sys.stderr)
+            _print(text.unreadable_lines(found, style_of(sys.stderr)), sys.stderr)
         elif self._options.output == "text":
-            self._say(report.verdict_lines(found, style_of(sys.stdout)))
+            self._say(text.verdict_lines(found, style_of(sys.stdout)))
         else:
             self._verdicts.append(found)
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from epd_operator.cli.document import Document, Unreadable
     from epd_operator.cli.position import Position
-    from epd_operator.engines.finding import Finding, Side
-    from epd_operator.engines.judgement import Judgement
+    from epd_operator.rules.finding import Finding, Side
+    from epd_operator.rules.judgement import Judgement
 
 COMMAND_LINE = "command line"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.reference import REFERENCE
+from epd_operator.engines.reference.profile import REFERENCE
 from epd_operator.engines.sglang.profile import SGLANG
 
 if TYPE_CHECKING:

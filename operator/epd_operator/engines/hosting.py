@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import at, every, field_of, size, some, spec_of
-from epd_operator.engines.rule import Rule
+from epd_operator.rules.expression import at, every, field_of, size, some, spec_of
+from epd_operator.rules.rule import Rule
 
 RENDEZVOUS_PORT: Final = 20000
 """Where the processes of an engine that spans pods meet, on the leader."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from epd_operator.engines.commandline import render
+from epd_operator.rules.commandline import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from epd_operator.api.deployment import Spec
     from epd_operator.api.names import RoleName
-    from epd_operator.engines.flag import Catalogue
+    from epd_operator.rules.flag import Catalogue
 
 REPLAY_REPORT: Final = "replay-report"
 """Capability of an engine whose `/server_info` says whether bounded replay really runs."""

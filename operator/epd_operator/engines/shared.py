@@ -6,16 +6,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.api import quantity
-from epd_operator.api.effective import SHM as DEFAULT_SHM
-from epd_operator.api.effective import SHM_MIB
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
-from epd_operator.engines.expression import Expr, at, every, field_of, named, spec_of, when
-from epd_operator.engines.rule import Rule
+from epd_operator.engines.effective import SHM as DEFAULT_SHM
+from epd_operator.engines.effective import SHM_MIB
+from epd_operator.rules.expression import Expr, at, every, field_of, named, spec_of, when
+from epd_operator.rules.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from epd_operator.engines.expression import Scalar
+    from epd_operator.rules.expression import Scalar
 
 DEFAULT_MEMORY: Final = MappingProxyType({"SGLang": "128Gi", "Reference": "1Gi"})
 """Memory of an engine pod whose user gave none, by engine; the profiles take it from here."""

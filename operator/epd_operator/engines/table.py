@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines import version
-from epd_operator.engines.reference_ruleset import RULESET as REFERENCE
+from epd_operator.engines.reference.ruleset import RULESET as REFERENCE
 from epd_operator.engines.sglang.base import checkpoint
 from epd_operator.engines.sglang.ruleset import SGLANG
+from epd_operator.rules import version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.engines.ruleset import Ruleset
+    from epd_operator.rules.ruleset import Ruleset
 
 __all__ = ["RULESETS", "checkpoint", "resolve"]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from epd_operator.api import SpecError, parse
 from epd_operator.api.phrase import REQUIRED, TYPES
 from epd_operator.engines import table
-from epd_operator.engines import version as versions
-from epd_operator.engines.finding import Finding, Side
-from epd_operator.engines.judgement import Bench, Judgement, judge_command_line, judge_spec
-from epd_operator.engines.process import mapping, read
+from epd_operator.rules import version as versions
+from epd_operator.rules.finding import Finding, Side
+from epd_operator.rules.judgement import Bench, Judgement, judge_command_line, judge_spec
+from epd_operator.rules.process import mapping, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.api import Fault
-    from epd_operator.engines.advisory import Advisory
+    from epd_operator.rules.advisory import Advisory
 
 STRUCTURE: Final = "structure"
 """Rule id of everything that the schema of the resource refuses."""

@@ -6,10 +6,10 @@ were, whatever release of the operator reads it. So an upgrade rolls nothing, go
 was, and nothing has to be remembered outside the cluster.
 """
 
-from epd_operator.plan.condition import Event
+from epd_operator.plan.conditions.condition import Event
+from epd_operator.plan.conditions.reason import Reason
 from epd_operator.plan.decision import Plan, plan
 from epd_operator.plan.observation import Observed, Settings
-from epd_operator.plan.reason import Reason
 from epd_operator.plan.rollout import Ref
 
 __all__ = ["Event", "Observed", "Plan", "Reason", "Ref", "Settings", "plan"]

@@ -7,26 +7,27 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names, parse
-from epd_operator.api.effective import effective
 from epd_operator.engines import lookup
+from epd_operator.engines.effective import effective
 from epd_operator.engines.validation import validate
-from epd_operator.plan import access, condition, disruption, network, pool, replay, router, service, snapshot, workload
-from epd_operator.plan.admission import accepted, acknowledged, refused
-from epd_operator.plan.health import Health, Target, Verdict, component_of, live_targets, measure
+from epd_operator.plan.conditions import condition, replay_effective
+from epd_operator.plan.conditions.health import Health, Target, Verdict, component_of, live_targets, measure
+from epd_operator.plan.conditions.reason import Reason
+from epd_operator.plan.conditions.status import Picture, judge, numbers
+from epd_operator.plan.conditions.swa_pool_ready import Pool, outlook
+from epd_operator.plan.conditions.valid import accepted, acknowledged, refused
+from epd_operator.plan.objects import access, disruption, network, router, service, snapshot, swa_pool, workload
 from epd_operator.plan.observation import name_of
-from epd_operator.plan.reason import Reason
 from epd_operator.plan.revision import identify
 from epd_operator.plan.rollout import Ref, leftovers
 from epd_operator.plan.scope import Scope
-from epd_operator.plan.status import Picture, judge, numbers
-from epd_operator.plan.warmth import Pool, outlook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epd_operator.plan.condition import Event
+    from epd_operator.plan.conditions.condition import Event
+    from epd_operator.plan.conditions.swa_pool_ready import Outlook
     from epd_operator.plan.observation import Object, Observed, Settings
-    from epd_operator.plan.warmth import Outlook
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _planned(cr: Mapping[str, Any], observed: Observed, scope: Scope) -> Plan:
         healths,
         scope.identity.compat_key,
         rest.held,
-        replay.asked_of(scope),
+        replay_effective.asked_of(scope),
         None if windows is None else windows.verdict,
     )
     static = {
@@ -122,7 +123,7 @@ def _pool(
         part.program: measure(
             Target(part.component, "Deployment", part.name, part.replicas, revisions[part.component]), observed
         )
-        for part in pool.parts(scope)
+        for part in swa_pool.parts(scope)
     }
     made_of = frozenset(
         f"{obj['kind']}/{name_of(obj)}"
@@ -206,7 +207,7 @@ def _objects(scope: Scope, children: Sequence[Object]) -> list[dict[str, Any]]:
         *network.policies(scope),
         *service.services(scope),
         *disruption.budgets(scope),
-        *pool.objects(scope, children),
+        *swa_pool.objects(scope, children),
         *snapshots,
         *makers,
     ]

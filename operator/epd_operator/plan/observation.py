@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.plan.report import Report, read
+from epd_operator.plan.router_state import Report, read
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from epd_operator.engines.advisory import Advisory
+    from epd_operator.rules.advisory import Advisory
 
 Object = Mapping[str, Any]
 

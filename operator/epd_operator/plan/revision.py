@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from epd_operator.api.deployment import DeepSeekV41Deployment
-    from epd_operator.api.effective import Effective, EffectiveSwaPool
     from epd_operator.engines import Profile
+    from epd_operator.engines.effective import Effective, EffectiveSwaPool
 
 REVISION_DIGITS = 8
 COMPAT_KEY_DIGITS = 16

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epd_operator.api import names
-from epd_operator.plan.health import component_of
+from epd_operator.plan.conditions.health import component_of
 from epd_operator.plan.observation import WORKLOADS, labels, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epd_operator.plan.health import Health
+    from epd_operator.plan.conditions.health import Health
     from epd_operator.plan.observation import Object, Observed
-    from epd_operator.plan.report import Report
+    from epd_operator.plan.router_state import Report
 
 _SERVING = frozenset({*WORKLOADS, "ControllerRevision"})
 _PER_ROLE = frozenset({"PodDisruptionBudget", "NetworkPolicy"})

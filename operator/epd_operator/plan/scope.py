@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.api.deployment import DeepSeekV41Deployment
-    from epd_operator.api.effective import Effective
     from epd_operator.engines import Profile
-    from epd_operator.engines.judgement import Judgement
+    from epd_operator.engines.effective import Effective
     from epd_operator.plan.observation import Settings
     from epd_operator.plan.revision import Identity
+    from epd_operator.rules.judgement import Judgement
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from epd_operator import __version__
 from epd_operator.api.names import OPERATOR_METRICS_PORT, OPERATOR_PROBES_PORT
-from epd_operator.engines.advisory import AdvisoryError, load
+from epd_operator.engines.advisories import AdvisoryError, load
 from epd_operator.runtime.lease import Timing
 from epd_operator.runtime.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.engines.advisory import Advisory
+    from epd_operator.rules.advisory import Advisory
 
 NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 RDMA_RESOURCE: Final = "rdma/ib"

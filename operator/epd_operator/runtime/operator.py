@@ -32,13 +32,13 @@ from epd_operator.kube.kind import LEASE
 from epd_operator.plan import Event, Settings
 from epd_operator.runtime import record
 from epd_operator.runtime.cache import Cache
-from epd_operator.runtime.edge import Edge, registry
 from epd_operator.runtime.intake import Intake
+from epd_operator.runtime.kopf_watch import Edge, registry
 from epd_operator.runtime.leadership import Leadership
+from epd_operator.runtime.liveness import STANDBY_BOUND, Pulse
 from epd_operator.runtime.metric import CONTROLLER, Metrics
 from epd_operator.runtime.optional import OptionalWatch
 from epd_operator.runtime.probe import Server
-from epd_operator.runtime.pulse import STANDBY_BOUND, Pulse
 from epd_operator.runtime.queue import Closed, WorkQueue
 from epd_operator.runtime.reconciler import Reconciler
 from epd_operator.runtime.registrar import Poller, fetch

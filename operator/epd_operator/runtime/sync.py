@@ -19,7 +19,7 @@ from epd_operator.runtime.scope import WATCHED, Scope, selector
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind
     from epd_operator.runtime.intake import Intake
-    from epd_operator.runtime.pulse import Pulse
+    from epd_operator.runtime.liveness import Pulse
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_operator.api import parse
-from epd_operator.engines import Context, commandline, lookup
+from epd_operator.engines import Context, lookup
 from epd_operator.engines.sglang.namespace import DIGITS
 from epd_operator.engines.sglang.storage import TAG
-from epd_operator.engines.version import KNOWN
+from epd_operator.rules import commandline
+from epd_operator.rules.version import KNOWN
 
 CONFIG = "hicache-storage-backend-extra-config"
 LINKER = "unified-cache-external-linker-config"

@@ -7,12 +7,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from epd_operator.engines.validation import validate, validate_command_line
-from tests.corpus.field_cases import field_cases
+from tools.corpus.field_cases import field_cases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.engines.judgement import Judgement
+    from epd_operator.rules.judgement import Judgement
 
 RELEASE = "0.5.23"
 BASE = ("--model-path", "deepseek-ai/DeepSeek-V4.1-Flash", "--tp-size", "4")

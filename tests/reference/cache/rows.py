@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from epd_workers.reference.cache.pool import KvPool
+    from epd_workers.reference.cache.paged_pool import KvPool
     from epd_workers.reference.cache.sequence import Sequence
 
 PAIRS, SINGLES = 1, 2  # the owners of ratio 2 and 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
 
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixLease, PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.ledger import Ledger, Loan

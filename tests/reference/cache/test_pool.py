@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epd_kernels.formats.reference import pack, unpack
 from epd_workers.reference.cache.geometry import CacheType, Geometry
-from epd_workers.reference.cache.pool import KvPool, OutOfPages, PageAllocator
+from epd_workers.reference.cache.paged_pool import KvPool, OutOfPages, PageAllocator
 from epd_workers.reference.model.config import RELEASED
 from tests.reference.cache.rows import DIM, LAYERS, PAIRS, SINGLES, geometry
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.rows import WINDOW, check_entries, check_windows, geometry, write_rows

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from epd_workers.reference.cache.pool import KvPool, OutOfPages
+from epd_workers.reference.cache.paged_pool import KvPool, OutOfPages
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.rows import DIM, PAIRS, WINDOW, geometry
 

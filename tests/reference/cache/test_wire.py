@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epd_workers.reference.cache import wire
 from epd_workers.reference.cache.geometry import Geometry
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.model.config import RELEASED

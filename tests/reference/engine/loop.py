@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence as Pages
 from epd_workers.reference.engine.sampler import log_softmax
 from epd_workers.reference.model.interface import Extend, Rows

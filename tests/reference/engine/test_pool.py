@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epd_workers.reference.engine.pool import Pool
 from epd_workers.reference.engine.request import Limits, PromptTooLong, QueueFull
+from epd_workers.reference.engine.slots import Pool
 
 
 def limits(**sizes: int) -> Limits:

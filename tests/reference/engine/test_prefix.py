@@ -12,7 +12,7 @@ from epd_workers.reference.engine.key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
-from epd_workers.reference.serving.report import Report
+from epd_workers.reference.serving.cache_report import Report
 from tests.reference.engine.tiny import (
     SHORT,
     answer,

@@ -9,7 +9,7 @@ import torch
 
 from epd_kernels.dispatch import TORCH
 from epd_workers.reference.cache.geometry import Geometry
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.model.config import Config
 from epd_workers.reference.model.engram_hash import NOTHING, EngramHash, History

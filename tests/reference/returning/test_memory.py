@@ -11,7 +11,7 @@ from epd_workers.reference.cache.disk import StoredPage
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.engine.job import Job
 from epd_workers.reference.engine.memory import Memory
-from epd_workers.reference.engine.recall import Found
+from epd_workers.reference.engine.prefetch import Found
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.engine.store import Stores

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from epd_workers.reference.cache.disk import StoredPage
-from epd_workers.reference.engine.recall import Found, Recall
+from epd_workers.reference.engine.prefetch import Found, Recall
 from epd_workers.reference.engine.store import Stores
 from tests.reference.returning.shop import Windows, space_of
 

@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from epd_workers.reference.cache.disk import StoredPage
-from epd_workers.reference.engine import recall
+from epd_workers.reference.engine import prefetch
 from epd_workers.reference.engine.request import Aborted, Prompt
 from epd_workers.reference.engine.store import Stores
 from epd_workers.swapool.connection import Connection
@@ -208,7 +208,7 @@ class Hanging:
 
 
 async def test_pages_that_never_come_are_not_waited_for(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "PATIENCE", 0.3)
+    monkeypatch.setattr(prefetch, "PATIENCE", 0.3)
     pages, expected = Hanging(), await cold(model, TURN)
     async with served(model, Stores(Windows(space_of(model, **BOUNDS)), pages), **BOUNDS) as server:
         began = time.monotonic()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from epd_workers.registrar.report import parse
+from epd_workers.registrar.server_info import parse
 from tests.reference.serving.conftest import AT_ONCE_SECONDS, CHAT, DEFAULTS, EXACT, HOST, chat, wait_for
 from tests.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer, free_port
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epd_workers.registrar.membership import ROUTED_ROLES, Standing, Worker, standings
-from epd_workers.registrar.report import Report
+from epd_workers.registrar.server_info import Report
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 
-from epd_workers.registrar.report import Report, parse
+from epd_workers.registrar.server_info import Report, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -12,9 +12,9 @@ from epd_workers.swapool.breaker import Breaker
 from epd_workers.swapool.header import SIZE
 from epd_workers.swapool.history import History
 from epd_workers.swapool.job import Reading, Writing
-from epd_workers.swapool.lane import Lane
 from epd_workers.swapool.lookup import Lookup, Verdict
 from epd_workers.swapool.metrics import Metrics
+from epd_workers.swapool.worker import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable

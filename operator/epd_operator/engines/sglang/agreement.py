@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import at, every, lower, named, number, when
-from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.attention import (
     DSV4_ATTN_BACKEND,
     KV_CACHE_DTYPE,
@@ -18,15 +16,17 @@ from epd_operator.engines.sglang.attention import (
     PAGE_SIZE,
 )
 from epd_operator.engines.sglang.base import DRAFT_BLOCK
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.model import CONTEXT_LENGTH
 from epd_operator.engines.sglang.moe import QUANTIZATION
 from epd_operator.engines.sglang.parallel import ATTN_CP_SIZE, ATTN_DP_SIZE, ATTN_TP_SIZE, PP_SIZE
 from epd_operator.engines.sglang.release import since
 from epd_operator.engines.shared import differ
+from epd_operator.rules.expression import at, every, lower, named, number, when
+from epd_operator.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Expr
+    from epd_operator.rules.expression import Expr
 
 _HANDSHAKE: Final = "SGLang 0.5.23, disaggregation/common/conn.py (read, not run)"
 _DIES: Final = "the decode server dies at its first contact with a prefill server that differs"

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import PLATFORM, Expr, every, lower, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang import linear
 from epd_operator.engines.sglang.base import IS_HIP, IS_PD, IS_SM100, IS_V41, MODE
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE,
     ATTN_CP_SIZE_ASKED,
@@ -22,6 +20,8 @@ from epd_operator.engines.sglang.parallel import (
     PREFILL_CP,
     TP_SIZE,
 )
+from epd_operator.rules.expression import PLATFORM, Expr, every, lower, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"
 _HOOK: Final = "SGLang 0.5.23, arg_groups/attention_hook.py"

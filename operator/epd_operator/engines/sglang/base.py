@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import PLATFORM, ROLE, model_of, named, spec_of, starts, when
-from epd_operator.engines.sglang.given import flag
+from epd_operator.engines.sglang.flags import flag
+from epd_operator.rules.expression import PLATFORM, ROLE, model_of, named, spec_of, starts, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 IS_CUDA: Final = starts(PLATFORM, "cuda")
 IS_HIP: Final = starts(PLATFORM, "hip")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from epd_operator.engines.expression import Expr, every, lift, named, number, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_ENCODER, IS_HIP, IS_PREFILL
 from epd_operator.engines.sglang.capture import DECODE_MAX_BS, PREFILL_MAX_BS
@@ -21,7 +19,7 @@ from epd_operator.engines.sglang.chunk import (
     least,
     most,
 )
-from epd_operator.engines.sglang.given import env, written
+from epd_operator.engines.sglang.flags import env, written
 from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL
 from epd_operator.engines.sglang.moe import A2A_BACKEND
 from epd_operator.engines.sglang.parallel import (
@@ -33,6 +31,8 @@ from epd_operator.engines.sglang.parallel import (
 )
 from epd_operator.engines.sglang.speculation import SPECULATIVE_NUM_DRAFT_TOKENS
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import Expr, every, lift, named, number, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _MOE: Final = "SGLang 0.5.23, srt/arg_groups/moe_hook.py"
 _MEGA: Final = "SGLang 0.5.23, srt/arg_groups/mega_moe_hook.py"

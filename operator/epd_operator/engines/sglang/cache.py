@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import Opaque, every, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import DECODE_ATTENTION_BACKEND, PREFILL_ATTENTION_BACKEND, SPECULATES
 from epd_operator.engines.sglang.base import IS_DECODE, IS_PD, IS_PREFILL, MODE
 from epd_operator.engines.sglang.disaggregation import RETRACTION_BACKUP, STAGING, TRANSFER_BACKEND
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import Opaque, every, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/kv_cache_hook.py"
 _SHARDS: Final = "SGLang 0.5.23, arg_groups/kv_shard_hook.py"

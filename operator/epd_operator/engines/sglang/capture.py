@@ -6,18 +6,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import PLATFORM, Expr, Opaque, every, named, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.chunk import CHUNK_SIZE, CHUNK_SIZE_WHOLE, least
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.graph import PREFILL_GRAPH, settings
 from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED
 from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED, TP_SIZE
+from epd_operator.rules.expression import PLATFORM, Expr, Opaque, every, named, when
+from epd_operator.rules.rule import ROLES, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 _HOOK: Final = "SGLang 0.5.23, srt/arg_groups/cuda_graph_hook.py"
 _CONFIG: Final = written("cuda-graph-config")

@@ -19,8 +19,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api.names import HTTP_PORT
-from epd_operator.engines.flag import Catalogue, FlagRole, FlagSpec
-from epd_operator.engines.version import KNOWN
+from epd_operator.rules.flag import Catalogue, FlagRole, FlagSpec
+from epd_operator.rules.version import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

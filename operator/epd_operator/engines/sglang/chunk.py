@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import PLATFORM, every, named, some, when
-from epd_operator.engines.rule import Rule
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED, ATTN_DP_SIZE
+from epd_operator.rules.expression import PLATFORM, every, named, some, when
+from epd_operator.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Expr
+    from epd_operator.rules.expression import Expr
 
 _MEMORY: Final = "SGLang 0.5.23, srt/arg_groups/memory_hook.py"
 _HOPPER_TOKENS: Final = 8192

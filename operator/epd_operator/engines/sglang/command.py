@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.engines.hosting import RENDEZVOUS_PORT
-from epd_operator.engines.process import Process
 from epd_operator.engines.sglang.base import CHECKPOINT
 from epd_operator.engines.sglang.namespace import namespace
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.storage import configured
-from epd_operator.engines.version import rank
+from epd_operator.rules.process import Process
+from epd_operator.rules.version import rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import every, field_of, model_of, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_PD, IS_PREFILL, MODE, ON_A_SPEC
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND_GIVEN
 from epd_operator.engines.sglang.parallel import ATTN_DP_SIZE_GIVEN, DP_SIZE_GIVEN, SCALE_JOINER
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import every, field_of, model_of, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/pd_disaggregation_hook.py"
 _DECIDES: Final = "pd_disaggregation_hook.handle_pd_disaggregation"

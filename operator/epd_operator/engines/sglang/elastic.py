@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from epd_operator.engines.expression import every, field_of, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_ENCODER, IS_PREFILL
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.graph import CUDA_GRAPH_DECODE, CUDA_GRAPH_PREFILL, DECODE_GRAPH_PLACE
 from epd_operator.engines.sglang.moe import A2A_BACKEND, EP_SIZE, RUNNER_BACKEND
 from epd_operator.engines.sglang.parallel import (
@@ -25,6 +23,8 @@ from epd_operator.engines.sglang.parallel import (
     SCALE_JOINER,
     TP_SIZE,
 )
+from epd_operator.rules.expression import every, field_of, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _PARALLEL: Final = "SGLang 0.5.23, srt/arg_groups/parallel_hook.py"
 _ELASTIC: Final = f"{_PARALLEL}, handle_elastic_ep"

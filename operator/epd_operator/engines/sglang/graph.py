@@ -11,20 +11,20 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import Opaque, every, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import ATTENTION_BACKEND, DSV4_ATTN_BACKEND, IS_TRTLLM, PAGE_SIZE
 from epd_operator.engines.sglang.base import IS_PREFILL, IS_V41
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.model import CONTEXT_LENGTH
 from epd_operator.engines.sglang.moe import A2A_BACKEND
 from epd_operator.engines.sglang.parallel import IS_DWDP
 from epd_operator.engines.sglang.release import since
+from epd_operator.rules.expression import Opaque, every, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.engines.expression import Expr, Value
+    from epd_operator.rules.expression import Expr, Value
 
 BACKENDS: Final = ("full", "breakable", "disabled")
 _RELEASE: Final = "0.5.23"

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import Expr, Opaque, every, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_DECODE, MODE
 from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE
 from epd_operator.engines.sglang.disaggregation import HOST_RECEIVE, RETRACTION_BACKUP
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.rules.expression import Expr, Opaque, every, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/hicache_hook.py"
 _DECIDES: Final = "hicache_hook.handle_hicache"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import every
-from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.attention import PAGE_SIZE
 from epd_operator.engines.sglang.base import IS_HIP, IS_PD, IS_V41
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.parallel import ATTN_CP_SIZE, DCP_SIZE, DP_LM_HEAD_DROPPED, PREFILL_CP
+from epd_operator.rules.expression import every
+from epd_operator.rules.rule import Rule
 
 _REPLAY: Final = written("enable-decoder-swa-bounded-replay")
 _ON: Final = _REPLAY == True  # noqa: E712 - builds an expression

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import named, when
-from epd_operator.engines.process import Process, mapping, read
 from epd_operator.engines.sglang.agreement import (
     ATTENTION_TP_WITH_CP,
     COMPRESSED_LAYOUT,
@@ -21,10 +19,12 @@ from epd_operator.engines.sglang.agreement import (
 from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, KV_LAYOUT, PAGE_SIZE
 from epd_operator.engines.sglang.base import CHECKPOINT, IS_PREFILL
 from epd_operator.engines.sglang.catalogue import catalogue
-from epd_operator.engines.sglang.given import env, flag
+from epd_operator.engines.sglang.flags import env, flag
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.replay import DECODER_REPLAY
-from epd_operator.engines.version import rank
+from epd_operator.rules.expression import named, when
+from epd_operator.rules.process import Process, mapping, read
+from epd_operator.rules.version import rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

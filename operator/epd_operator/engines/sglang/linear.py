@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import every, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_PD, IS_PREFILL, IS_SM100, MODE
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
+from epd_operator.rules.expression import every, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/attention_hook.py, handle_linear_attn_backend"
 _DECIDES: Final = "attention_hook.handle_linear_attn_backend"

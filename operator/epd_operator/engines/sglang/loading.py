@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import some
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.rules.expression import some
+from epd_operator.rules.rule import ROLES, Rule
 
 _OFFLOADED: Final = written("ple-offload-embedding")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import contains, named, size, some, starts
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import IS_HIP
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND, QUANTIZATION, RUNNER_BACKEND
 from epd_operator.engines.sglang.parallel import ATTN_DP_SIZE
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import contains, named, size, some, starts
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/lora_hook.py"
 _POLICY: Final = "SGLang 0.5.23, lora/marlin_lora_temp/policy.py"

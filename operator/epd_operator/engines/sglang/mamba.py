@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import some
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_HIP, IS_SM100
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.rules.expression import some
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/mamba_hook.py"
 _DECIDES: Final = "mamba_hook.handle_mamba_backend"

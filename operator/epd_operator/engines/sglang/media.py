@@ -6,14 +6,14 @@ import ipaddress
 import json
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import Opaque, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_ENCODER, IS_SM100
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import Opaque, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/serving_hook.py"
 _KINDS: Final = ("image", "video", "audio")

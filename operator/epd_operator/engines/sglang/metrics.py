@@ -6,13 +6,13 @@ import ipaddress
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import Opaque, some
-from epd_operator.engines.rule import Rule
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.parallel import ATTN_DP_SIZE, DP_SIZE
+from epd_operator.rules.expression import Opaque, some
+from epd_operator.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/validation_hook.py"
 _EVENTS_SOURCE: Final = "SGLang 0.5.23, disaggregation/kv_events.py"

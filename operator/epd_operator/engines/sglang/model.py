@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import PLATFORM, every, model_of, named
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_HIP, IS_V41
 from epd_operator.engines.sglang.cache import DISABLE_RADIX_CACHE
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import QUANTIZATION
 from epd_operator.engines.sglang.parallel import PP_SIZE
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import PLATFORM, every, model_of, named
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"
 _HOOK: Final = "SGLang 0.5.23, arg_groups/model_hook.py"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from epd_operator.engines.expression import every, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_CUDA, IS_SM100
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.parallel import IS_DWDP, MOE_DP_SIZE, SCALE_JOINER, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import every, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _MOE: Final = "SGLang 0.5.23, srt/arg_groups/moe_hook.py"
 _OVERRIDES: Final = "SGLang 0.5.23, srt/arg_groups/overrides.py"

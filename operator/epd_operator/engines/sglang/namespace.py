@@ -11,10 +11,10 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.process import read
-from epd_operator.engines.sglang.given import written
+from epd_operator.engines.sglang.flags import written
 from epd_operator.engines.sglang.identity import agreement, started
 from epd_operator.engines.sglang.parallel import ATTN_CP_SIZE, DCP_SIZE, PP_SIZE
+from epd_operator.rules.process import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

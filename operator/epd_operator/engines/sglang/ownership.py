@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.api.names import BOOTSTRAP_PORT, HTTP_PORT
-from epd_operator.engines.expression import ROLE, TRUE, field_of, lift, spec_of, when
+from epd_operator.rules.expression import ROLE, TRUE, field_of, lift, spec_of, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.engines.expression import Expr
+    from epd_operator.rules.expression import Expr
 
 DEFAULT_TRANSFER: Final = "mooncake"
 

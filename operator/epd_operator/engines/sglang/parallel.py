@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from epd_operator.engines.expression import every, model_of, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_DECODE, IS_SM100, IS_V41, MODE
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.rules.expression import every, model_of, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _PARALLEL: Final = "SGLang 0.5.23, srt/arg_groups/parallel_hook.py"
 _OVERRIDES: Final = "SGLang 0.5.23, srt/arg_groups/overrides.py"

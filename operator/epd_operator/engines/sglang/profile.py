@@ -22,7 +22,7 @@ from epd_operator.engines.sglang.ownership import DEFAULT_TRANSFER
 from epd_operator.engines.sglang.platform import PLATFORMS
 from epd_operator.engines.sglang.replay import DECODER_REPLAY
 from epd_operator.engines.shared import DEFAULT_MEMORY
-from epd_operator.engines.version import KNOWN
+from epd_operator.rules.version import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

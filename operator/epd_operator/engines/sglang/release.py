@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epd_operator.engines import version
-from epd_operator.engines.expression import Since, lift
+from epd_operator.rules import version
+from epd_operator.rules.expression import Since, lift
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Expr, Scalar
+    from epd_operator.rules.expression import Expr, Scalar
 
 
 def since(first: str, newer: Expr | Scalar | None, older: Expr | Scalar | None) -> Since:

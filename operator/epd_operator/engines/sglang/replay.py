@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import PLATFORM, TRUE, every, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, IS_TRTLLM, PAGE_SIZE
 from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PD, IS_PREFILL, IS_V41, MODE
 from epd_operator.engines.sglang.chunk import CHUNK_SIZE, MAX_RUNNING_REQUESTS
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.graph import PREFILL_GRAPH, PREFILL_GRAPH_PLACE
 from epd_operator.engines.sglang.model import RETURN_HIDDEN_STATES
 from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED
@@ -26,6 +24,8 @@ from epd_operator.engines.sglang.parallel import (
     TP_SIZE,
 )
 from epd_operator.engines.sglang.release import since
+from epd_operator.rules.expression import PLATFORM, TRUE, every, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"
 _FEATURES: Final = "deepseek_v4_hook.validate_deepseek_v41_features"

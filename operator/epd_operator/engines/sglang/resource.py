@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import at, every, field_of, lift, named, number, some, spec_of, when
-from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.base import GPU_MEMORY_GIB, ON_A_SPEC
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import EP_SIZE
 from epd_operator.engines.sglang.parallel import DP_SIZE, MOE_DP_SIZE, PP_SIZE, TP_SIZE
 from epd_operator.engines.sglang.switch import switch
 from epd_operator.engines.shared import MEMORY, MEMORY_GIB, SHM, SHM_GIB
+from epd_operator.rules.expression import at, every, field_of, lift, named, number, some, spec_of, when
+from epd_operator.rules.rule import Rule
 
 _EPD: Final = "docs/resources.md"
 _ROLES: Final = ("prefill", "decode")

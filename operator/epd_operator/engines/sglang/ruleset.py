@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from epd_operator.engines import hosting
-from epd_operator.engines.ruleset import Ruleset
 from epd_operator.engines.sglang import (
     agreement,
+    all_to_all,
     attention,
     budget,
     cache,
     capture,
     chunk,
-    context,
+    context_parallel,
     disaggregation,
     elastic,
-    exchange,
     graph,
     hicache,
     hole,
+    last_checks,
     loading,
     lora,
     mamba,
@@ -33,7 +33,6 @@ from epd_operator.engines.sglang import (
     serving,
     speculation,
     storage,
-    validation,
     window,
 )
 from epd_operator.engines.sglang.base import CHECKPOINT
@@ -41,14 +40,15 @@ from epd_operator.engines.sglang.catalogue import catalogue
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.profile import SGLANG as PROFILES
 from epd_operator.engines.shared import RULES, transfer_backend
-from epd_operator.engines.version import KNOWN
+from epd_operator.rules.ruleset import Ruleset
+from epd_operator.rules.version import KNOWN
 
 _MODULES: Final = (
     parallel,
-    context,
+    context_parallel,
     chunk,
     moe,
-    exchange,
+    all_to_all,
     capture,
     budget,
     elastic,
@@ -66,7 +66,7 @@ _MODULES: Final = (
     lora,
     serving,
     media,
-    validation,
+    last_checks,
     metrics,
     loading,
     agreement,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import Opaque, named, number, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.base import IS_ENCODER, IS_PD, IS_PREFILL, MODE
 from epd_operator.engines.sglang.disaggregation import PREFILL_COMPLETE
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
+from epd_operator.rules.expression import Opaque, named, number, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Value
+    from epd_operator.rules.expression import Value
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/serving_hook.py"
 _VALIDATION: Final = "SGLang 0.5.23, arg_groups/validation_hook.py"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.expression import every, named, some, when
-from epd_operator.engines.rule import ROLES, Rule
 from epd_operator.engines.sglang.attention import SPECULATES
 from epd_operator.engines.sglang.base import DRAFT_BLOCK, IS_DECODE, IS_PD, IS_PREFILL, IS_V41, MODE
 from epd_operator.engines.sglang.disaggregation import TRANSFER_BACKEND
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE,
@@ -25,6 +23,8 @@ from epd_operator.engines.sglang.parallel import (
 )
 from epd_operator.engines.sglang.release import since
 from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import every, named, some, when
+from epd_operator.rules.rule import ROLES, Rule
 
 _SOURCE: Final = "SGLang 0.5.23, arg_groups/speculative_hook.py"
 _V4: Final = "SGLang 0.5.23, arg_groups/deepseek_v4_hook.py"

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.engines.expression import Expr, Opaque, every, named, some, starts, when
-from epd_operator.engines.rule import Rule
 from epd_operator.engines.sglang.base import IS_DECODE, IS_V41, MODE, ON_A_SPEC
-from epd_operator.engines.sglang.given import env, flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
+from epd_operator.rules.expression import Expr, Opaque, every, named, some, starts, when
+from epd_operator.rules.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from epd_operator.engines.expression import Leaf, Scope, Value
+    from epd_operator.rules.expression import Leaf, Scope, Value
 
 TAG: Final = "extra_backend_tag"
 """Source: SGLang 0.5.23, mem_cache/storage: mooncake_store, npu_memcache, simm, umbp."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.engines.expression import lower
-from epd_operator.engines.sglang.given import env
+from epd_operator.engines.sglang.flags import env
+from epd_operator.rules.expression import lower
 
 if TYPE_CHECKING:
-    from epd_operator.engines.expression import Expr
+    from epd_operator.rules.expression import Expr
 
 _ON: Final = ("true", "1", "yes", "y")
 _OFF: Final = ("false", "0", "no", "n")

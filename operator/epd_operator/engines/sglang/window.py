@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines import pool
-from epd_operator.engines.expression import at, every, field_of
-from epd_operator.engines.rule import Rule
+from epd_operator.engines import swa_pool
 from epd_operator.engines.sglang.base import IS_V41
-from epd_operator.engines.sglang.given import flag, written
+from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.rules.expression import at, every, field_of
+from epd_operator.rules.rule import Rule
 
 _STORAGE: Final = written("hicache-storage-backend")
 _REPLAY: Final = written("enable-encoder-swa-bounded-replay")
@@ -23,8 +23,8 @@ _WAY_OUT: Final = (
 _POOL: Final = (
     Rule(
         id="swa-pool-encoder-replay",
-        when=pool.EXISTS & _REPLAYS,
-        sides=(pool.MODE, at("prefill", _REPLAY_FIELD)),
+        when=swa_pool.EXISTS & _REPLAYS,
+        sides=(swa_pool.MODE, at("prefill", _REPLAY_FIELD)),
         says="SGLang has no pool of windows: with encoder replay it keeps windows in a ring of its own, and runs the "
         "last 128 tokens of every prefix hit again without looking for them elsewhere; and its decode servers cannot "
         "save what they append",
@@ -35,8 +35,8 @@ _POOL: Final = (
     ),
     Rule(
         id="swa-pool-paged-windows",
-        when=pool.EXISTS & ~_REPLAYS,
-        sides=(pool.MODE, at("prefill", _REPLAY_FIELD)),
+        when=swa_pool.EXISTS & ~_REPLAYS,
+        sides=(swa_pool.MODE, at("prefill", _REPLAY_FIELD)),
         says="SGLang has no pool of windows: without encoder replay they are pages of its hierarchical cache, where "
         "one that is missing costs the whole prefix in front of it, and not just the 128 tokens that losing a pool may "
         "cost; and its decode servers cannot save what they append",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from collections.abc import Sequence as Values
 
-    from epd_workers.reference.cache.pool import KvPool
+    from epd_workers.reference.cache.paged_pool import KvPool
     from epd_workers.reference.cache.sequence import Sequence
 
 

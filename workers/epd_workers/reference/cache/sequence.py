@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from epd_workers.reference.cache.pool import KvPool
+    from epd_workers.reference.cache.paged_pool import KvPool
 
 
 class Lease(Protocol):

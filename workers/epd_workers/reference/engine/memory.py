@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixTree
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.cache.prefix import PrefixStats
     from epd_workers.reference.cache.sequence import Sequence
-    from epd_workers.reference.engine.recall import Found
+    from epd_workers.reference.engine.prefetch import Found
     from epd_workers.reference.engine.request import Limits
 
 

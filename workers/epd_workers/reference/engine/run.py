@@ -12,7 +12,7 @@ from epd_workers.reference.engine.check import expected_pieces
 from epd_workers.reference.engine.job import Piece
 from epd_workers.reference.engine.key import Names
 from epd_workers.reference.engine.memory import Start
-from epd_workers.reference.engine.recall import Found
+from epd_workers.reference.engine.prefetch import Found
 from epd_workers.reference.engine.request import Handover, Step
 from epd_workers.reference.engine.sampler import History, choose, log_softmax, penalize, ranked, uniform
 from epd_workers.reference.engine.text import TextStream
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.sequence import Sequence
     from epd_workers.reference.engine.job import Event, Job
     from epd_workers.reference.engine.memory import Memory
-    from epd_workers.reference.engine.recall import Recall
+    from epd_workers.reference.engine.prefetch import Recall
     from epd_workers.reference.engine.request import Finish
     from epd_workers.reference.model.loaded import LoadedModel
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epd_workers.reference.cache.sequence import Sequence
-from epd_workers.reference.engine.exchange import Exchange
 from epd_workers.reference.engine.memory import Memory
-from epd_workers.reference.engine.pool import Pool
+from epd_workers.reference.engine.publish import Exchange
 from epd_workers.reference.engine.request import (
     Aborted,
     EngineFailed,
@@ -24,6 +23,7 @@ from epd_workers.reference.engine.request import (
     Step,
 )
 from epd_workers.reference.engine.run import Run
+from epd_workers.reference.engine.slots import Pool
 from epd_workers.reference.engine.store import ALONE, Stores
 from epd_workers.reference.engine.tally import Tally
 from epd_workers.reference.model.replay import PRESETS, early_layers

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from epd_kernels.dispatch import Operations
     from epd_kernels.tail_layout.reference import Layout
-    from epd_workers.reference.cache.pool import KvPool
+    from epd_workers.reference.cache.paged_pool import KvPool
     from epd_workers.reference.model.engram_hash import EngramHash, History
     from epd_workers.reference.model.layer import Layer
     from epd_workers.reference.model.transformer import Transformer

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from epd_kernels.dispatch import Operations
     from epd_workers.reference.cache.geometry import CacheType
-    from epd_workers.reference.cache.pool import KvPool
+    from epd_workers.reference.cache.paged_pool import KvPool
     from epd_workers.reference.model.config import Config
     from epd_workers.reference.model.replay import Preset
 

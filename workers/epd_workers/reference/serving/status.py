@@ -12,11 +12,11 @@ from aiohttp import web
 from epd_workers import __version__
 from epd_workers.reference.model.config import ARCHITECTURE, MODEL_TYPE
 from epd_workers.reference.serving.admission import State
+from epd_workers.reference.serving.cache_report import Report
 from epd_workers.reference.serving.errors import ApiError, busy, invalid
 from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.options import PROMPTED
 from epd_workers.reference.serving.probe import WrongAnswer
-from epd_workers.reference.serving.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

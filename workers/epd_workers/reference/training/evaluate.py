@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from epd_workers.reference.cache.pool import KvPool
+from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence as CachedSequence
 from epd_workers.reference.model.checkpoint import BadCheckpoint
 from epd_workers.reference.model.engram_hash import BadTokenMap

@@ -1,0 +1,1 @@
+"""The facts about the Reference engine."""

@@ -1,0 +1,1 @@
+"""What the status says: one module a condition, and what they share."""

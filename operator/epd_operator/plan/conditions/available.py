@@ -1,0 +1,82 @@
+"""Whether a text request can be served now: the registrars' word, not the pods' readiness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.plan.conditions.diagnosis import one_line
+from epd_operator.plan.conditions.health import Verdict
+from epd_operator.plan.conditions.reason import Reason
+from epd_operator.plan.router_state import Pairing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epd_operator.plan.conditions.health import Health
+    from epd_operator.plan.router_state import Report
+
+_NEEDED = ("prefill", "decode", "router")
+
+
+def available(
+    healths: Mapping[str, Health],
+    reports: Sequence[Report],
+    compat_key: str,
+    previous: Mapping[str, Any] | None,
+) -> Verdict:
+    """Judge availability.
+
+    Args:
+        healths: what each part has come to; a missing part counts as absent.
+        reports: what the registrars that answered say.
+        compat_key: key of the set that should serve; named first when several are routable.
+        previous: the condition as it stands; True is kept while pods are ready and no registrar has answered, because
+            a restarted operator that has polled nobody yet knows nothing new.
+    """
+    counts = _routable(reports)
+    keys = sorted((key for key, found in counts.items() if found.routable), key=lambda key: (key != compat_key, key))
+    # A report is up to 15 s old, and a router that is gone sends no other: pods that do not exist outweigh it.
+    idle = [part for part in _NEEDED if part not in healths or healths[part].ready == 0]
+    if keys and not idle:
+        found = counts[keys[0]]
+        text = f"{found.prefill} prefill and {found.decode} decode routable under key {keys[0]}"
+        return Verdict(True, Reason.SERVING, one_line(text))
+    zero = [part for part in _NEEDED if part in healths and healths[part].target.desired == 0]
+    if zero:
+        text = f"spec asks for no {' and no '.join(zero)} pod: raise replicas to serve"
+        return Verdict(False, Reason.SCALED_TO_ZERO, text)
+    if not idle and not reports:
+        return _kept(previous) or Verdict(False, Reason.ROUTER_NOT_REPORTING, "no registrar has answered yet")
+    return Verdict(False, Reason.NO_ROUTABLE_PAIR, _explain(idle, counts, reports))
+
+
+def _routable(reports: Sequence[Report]) -> dict[str, Pairing]:
+    # The best that any ready router offers: clients reach all of them through one Service.
+    best: dict[str, Pairing] = {}
+    for report in reports:
+        for key, found in report.compat_keys.items():
+            known = best.get(key, Pairing())
+            best[key] = Pairing(
+                prefill=max(known.prefill, found.prefill),
+                decode=max(known.decode, found.decode),
+                routable=known.routable or (report.router.ready and found.routable),
+            )
+    return best
+
+
+def _kept(previous: Mapping[str, Any] | None) -> Verdict | None:
+    if previous is None or previous.get("status") != "True":
+        return None
+    return Verdict(True, Reason.SERVING, str(previous.get("message", "")))
+
+
+def _explain(idle: Sequence[str], counts: Mapping[str, Pairing], reports: Sequence[Report]) -> str:
+    parts = [f"no ready {' and no ready '.join(idle)} pod"] if idle else []
+    parts += [f"key {key}: {n.prefill} prefill, {n.decode} decode routable" for key, n in sorted(counts.items())]
+    refused = {
+        f"{worker.pod} {worker.state}: {worker.reason}"
+        for report in reports
+        for worker in report.workers
+        if worker.reason and not worker.routable
+    }
+    return one_line("; ".join([*parts, *sorted(refused)]) or "the router lists no worker")

@@ -1,0 +1,111 @@
+"""Conditions as they are written: a verdict with its generation and the time when it last flipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from epd_operator.api.status import CONDITION_TYPES, MAX_MESSAGE
+from epd_operator.plan.conditions.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from epd_operator.plan.conditions.health import Verdict
+
+_BAD_WHEN_TRUE: Final = frozenset({"Reconciling", "Stalled"})
+_SILENT: Final = frozenset({"Reconciling"})
+_WANTED: Final = frozenset(
+    {
+        Reason.CREATING,
+        Reason.SCALING,
+        Reason.REPLACING,
+        Reason.PROGRESSING,
+        Reason.SCALED_TO_ZERO,
+        Reason.TURNED_OFF,
+    }
+)
+"""What follows from the spec is no warning, although something is not ready for a while."""
+_NEEDS_HELP: Final = frozenset(
+    {
+        Reason.UNSCHEDULABLE,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.CONTAINER_NOT_CREATED,
+        Reason.CRASH_LOOPING,
+        Reason.WORKER_REFUSED,
+        Reason.DEGRADED,
+    }
+)
+"""Told even when the condition was False before for a milder reason."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A Kubernetes event about the resource.
+
+    Attributes:
+        type: Normal or Warning.
+        reason: the condition's reason.
+        message: the condition's type and message.
+    """
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def current(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The conditions of a status, by type."""
+    return {condition["type"]: condition for condition in status.get("conditions") or ()}
+
+
+def write(
+    verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[str, Any]], generation: int, now: datetime
+) -> list[dict[str, Any]]:
+    """Conditions in their documented order; `lastTransitionTime` moves only with `status`."""
+    written = []
+    for condition_type in CONDITION_TYPES:
+        verdict = verdicts.get(condition_type)
+        if verdict is None:
+            continue
+        status = verdict.word
+        old = before.get(condition_type, {})
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        written.append(
+            {
+                "type": condition_type,
+                "status": status,
+                "observedGeneration": generation,
+                "lastTransitionTime": since or now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "reason": str(verdict.reason),
+                "message": verdict.message[:MAX_MESSAGE],
+            }
+        )
+    return written
+
+
+def transitions(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[str, Any]]) -> tuple[Event, ...]:
+    """Events for the conditions whose status differs from before.
+
+    A condition that is new is told only when it is bad news that needs a person: that nothing is ready yet is no news.
+    A part that stays not ready is told again when its reason becomes one that waiting does not cure; `Ready` is not,
+    as it only repeats the part.
+    """
+    events = []
+    for condition_type in CONDITION_TYPES:
+        verdict = verdicts.get(condition_type)
+        if verdict is None or condition_type in _SILENT:
+            continue
+        good = verdict.status is not (condition_type in _BAD_WHEN_TRUE)
+        old = before.get(condition_type)
+        if old is None:
+            told = not good and condition_type in {"Valid", "Stalled"}
+        else:
+            worse = verdict.reason in _NEEDS_HELP and old.get("reason") != verdict.reason and condition_type != "Ready"
+            told = old.get("status") != verdict.word or worse
+        if told:
+            message = f"{condition_type} is {verdict.word}: {verdict.message}"[:1024]
+            calm = good or verdict.reason in _WANTED
+            events.append(Event("Normal" if calm else "Warning", str(verdict.reason), message))
+    return tuple(events)

@@ -1,0 +1,47 @@
+"""The condition `Valid`: what the rules said of a spec, in words for people and a reason for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epd_operator.engines.validation import STRUCTURE, VERSION
+from epd_operator.plan.conditions.health import Verdict
+from epd_operator.plan.conditions.reason import Reason, reason_of_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epd_operator.engines import Profile
+    from epd_operator.rules.finding import Finding
+    from epd_operator.rules.judgement import Judgement
+
+
+def refused(errors: Sequence[Finding]) -> Verdict:
+    """The verdict on a spec that must not run; its reason is that of the first error.
+
+    Args:
+        errors: everything that refuses it, at least one.
+    """
+    reasons = {STRUCTURE: Reason.INVALID_SPEC, VERSION: Reason.UNKNOWN_ENGINE_VERSION}
+    first = errors[0].rule
+    return Verdict(False, reasons.get(first) or reason_of_rule(first), "; ".join(map(str, errors)))
+
+
+def accepted(profile: Profile, judgement: Judgement) -> Verdict:
+    """The verdict on a spec that may run, with everything that it was warned of."""
+    judged = f"{profile.engine_type} {profile.version}"
+    warnings = [str(finding) for finding in judgement.findings]
+    told = f"; {_count(len(warnings))}: {'; '.join(warnings)}" if warnings else ""
+    if not judgement.approximate:
+        return Verdict(True, Reason.ACCEPTED, f"accepted by the rules of {judged}{told}")
+    text = f"this version has no rules of its own; accepted by those of {judged}, the nearest lower release{told}"
+    return Verdict(True, Reason.RULES_APPROXIMATE, text)
+
+
+def acknowledged(judgement: Judgement) -> list[str]:
+    """Ids of the rules that would speak if the user had not acknowledged them."""
+    return sorted({finding.rule for finding in judgement.findings if finding.acknowledged})
+
+
+def _count(warnings: int) -> str:
+    return "1 warning" if warnings == 1 else f"{warnings} warnings"

@@ -1,0 +1,143 @@
+"""NetworkPolicies: clients reach the router only, the roles of one resource talk among themselves and to their pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.api import names
+from epd_operator.plan.objects import swa_pool, swa_pool_server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epd_operator.plan.scope import Scope
+
+SCRAPE_LABEL = f"{names.GROUP}/scrape"
+"""Namespaces labelled with this key and the value "true" may read metrics."""
+
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+# An image URL must not reach a cloud's instance metadata, which hands out credentials.
+_LINK_LOCAL_4 = "169.254.0.0/16"
+_LINK_LOCAL_6 = ("fe80::/10", "fd00:ec2::/32")
+_POOL_USERS: Final[tuple[names.RoleName, ...]] = ("prefill", "decode")
+
+
+def policies(scope: Scope) -> list[dict[str, Any]]:
+    """One policy for each declared role, each server of a pool and the router; none when the spec turns them off.
+
+    Pods on their nodes' network are beyond the reach of a policy, on both sides: it neither holds them nor can it name
+    them as peers. So once a role is there, neither the roles nor their pool have policies, or they could not talk to
+    it.
+    """
+    if not scope.effective.network_policy:
+        return []
+    inner = [] if scope.effective.host_network else [*_roles(scope), *_pool(scope)]
+    return [*inner, _policy(scope, names.ROUTER, _router_rules(scope))]
+
+
+def _roles(scope: Scope) -> list[dict[str, Any]]:
+    return [_policy(scope, role, _engine_rules(scope, role)) for role in scope.effective.roles]
+
+
+def _pool(scope: Scope) -> list[dict[str, Any]]:
+    """A pool has neither passwords nor encryption: that nobody else reaches it is all that guards it."""
+    parts = swa_pool.parts(scope)
+    among = _pods(scope, [part.component for part in parts])
+    users = _pods(scope, _POOL_USERS)
+    return [
+        _policy(
+            scope,
+            part.component,
+            {
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [
+                    # A single server has no other to talk to.
+                    {"from": [users, among] if len(parts) > 1 else [users], "ports": _reached(part)},
+                    {
+                        "from": [_scrapers()],
+                        "ports": [_tcp(number) for number in swa_pool_server.METRICS[part.program]],
+                    },
+                ],
+                "egress": [_DNS, {"to": [among]}] if len(parts) > 1 else [],
+            },
+        )
+        for part in parts
+    ]
+
+
+def _policy(scope: Scope, part: str, rules: dict[str, Any]) -> dict[str, Any]:
+    return scope.child(
+        ("networking.k8s.io/v1", "NetworkPolicy"),
+        names.component(scope.name, part),
+        part,
+        spec={"podSelector": {"matchLabels": names.selector(scope.name, part)}, **rules},
+    )
+
+
+def _router_rules(scope: Scope) -> dict[str, Any]:
+    operator = {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: scope.settings.operator_namespace}}}
+    return {
+        # No egress rules: the address and port of the API server, which the registrar watches, differ by cluster.
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"ports": [_tcp(names.CLIENT_PORT)]},
+            {"from": [operator], "ports": [_tcp(names.REGISTRAR_PORT)]},
+            {"from": [_scrapers()], "ports": [_tcp(names.ROUTER_METRICS_PORT), _tcp(names.REGISTRAR_PORT)]},
+        ],
+    }
+
+
+def _engine_rules(scope: Scope, role: names.RoleName) -> dict[str, Any]:
+    ports = scope.profile.ports(role, scope.effective.bootstrap_port)
+    router = {"podSelector": {"matchLabels": names.selector(scope.name, names.ROUTER)}}
+    engines = _pods(scope, list(scope.effective.roles))
+    egress: list[dict[str, Any]] = [_DNS, {"to": [engines]}]
+    if role in _POOL_USERS:
+        egress += [{"to": [_pods(scope, [part.component])], "ports": _reached(part)} for part in swa_pool.parts(scope)]
+    if scope.effective.fetches:
+        egress.append(_web())
+    return {
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [
+            {"from": [router], "ports": [_tcp(port.number) for port in ports]},
+            # Any port: transfer back ends choose theirs when they bind.
+            {"from": [engines]},
+            {"from": [_scrapers()], "ports": [_tcp(names.HTTP_PORT)]},
+        ],
+        "egress": egress,
+    }
+
+
+def _pods(scope: Scope, parts: Sequence[str]) -> dict[str, Any]:
+    """The pods of some parts of this resource."""
+    chosen = {"key": names.LABEL_COMPONENT, "operator": "In", "values": list(parts)}
+    return {"podSelector": {"matchLabels": names.selector(scope.name), "matchExpressions": [chosen]}}
+
+
+def _reached(part: swa_pool.Part) -> list[dict[str, Any]]:
+    return [
+        _tcp(port.first) if port.first == port.last else {**_tcp(port.first), "endPort": port.last}
+        for port in swa_pool_server.PORTS[part.program]
+    ]
+
+
+def _web() -> dict[str, Any]:
+    """Out to the addresses of pictures and to a hub with weights."""
+    return {
+        "to": [
+            {"ipBlock": {"cidr": "0.0.0.0/0", "except": [_LINK_LOCAL_4]}},
+            {"ipBlock": {"cidr": "::/0", "except": list(_LINK_LOCAL_6)}},
+        ],
+        "ports": [_tcp(80), _tcp(443)],
+    }
+
+
+def _scrapers() -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {SCRAPE_LABEL: "true"}}}
+
+
+def _tcp(number: int) -> dict[str, Any]:
+    return {"port": number, "protocol": "TCP"}
+
+
+_DNS: Final = {"ports": [{"port": 53, "protocol": "UDP"}, _tcp(53)]}

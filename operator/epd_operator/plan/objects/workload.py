@@ -1,0 +1,170 @@
+"""The pods of one role at one revision, and what makes them, from the engine's profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epd_operator.api import names
+from epd_operator.engines import Context
+from epd_operator.plan.objects import configuration, device, leader_worker_set, security
+from epd_operator.plan.objects.expansion import literal
+from epd_operator.plan.objects.placement import metadata, placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epd_operator.engines.effective import EffectiveRole
+    from epd_operator.plan.scope import Scope
+
+CONTAINER = "engine"
+_WEIGHTS_VOLUME = "epd-weights"
+_START_MARGIN_SECONDS = 300  # scheduling and pulling an image, on top of the engine's own start
+
+
+def workload(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
+    """The object that makes a role's pods: a Deployment, or a LeaderWorkerSet where an engine spans pods.
+
+    Args:
+        scope: the resource.
+        role: one of its roles.
+        templates: what `pod_templates` gave, now or for an earlier release.
+    """
+    return (
+        leader_worker_set.leader_worker_set(scope, role, templates)
+        if role.nodes > 1
+        else _deployment(scope, role, templates)
+    )
+
+
+def fields(role: EffectiveRole) -> tuple[str, ...]:
+    """Names of the templates that `pod_templates` gives for a role."""
+    return ("template", "workerTemplate") if role.nodes > 1 else ("template",)
+
+
+def pod_templates(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+    """Every pod template of a role as this release renders it: of the pods that lead, and of those that follow."""
+    return {field: _pod_template(scope, role, leads=field == "template") for field in fields(role)}
+
+
+def _deployment(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
+    revision = scope.identity.revisions[role.name]
+    return scope.revised(
+        ("apps/v1", "Deployment"),
+        names.workload(scope.name, role.name, revision),
+        role.name,
+        spec={
+            "replicas": role.replicas,
+            "revisionHistoryLimit": 1,
+            # A Deployment that loads for an hour is not stuck: Argo CD takes this deadline for a failure.
+            "progressDeadlineSeconds": role.startup_minutes * 60 + _START_MARGIN_SECONDS,
+            "selector": {"matchLabels": _selector(scope, role.name, revision)},
+            # No surge: the accelerators of a spare pod may not exist.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": dict(templates["template"]),
+        },
+    )
+
+
+def _pod_template(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
+    labels = scope.pod_labels(role.name)
+    if not leads:
+        # The router's registrar and the headless Service take every pod with this label for an engine that answers.
+        del labels[names.LABEL_ROLE]
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "serviceAccountName": names.engine_account(scope.name),
+        "securityContext": security.pod_security(),
+        "terminationGracePeriodSeconds": role.grace_seconds,
+        **device.network(role),
+        **placement(role.pod, names.selector(scope.name, role.name), device.tolerations(scope, role)),
+        "containers": [_container(scope, role, leads=leads)],
+        "volumes": _volumes(scope, role),
+    }
+    return {"metadata": metadata(role.pod, labels), "spec": spec}
+
+
+def _selector(scope: Scope, part: str, revision: str) -> dict[str, str]:
+    return {**names.selector(scope.name, part), names.LABEL_REVISION: revision}
+
+
+def _container(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
+    effective = scope.effective
+    context = Context(
+        document=literal(scope.written),
+        platform=effective.platform,
+        served_name=literal(effective.served_name),
+        model_path=literal(effective.model_path),
+        bootstrap_port=effective.bootstrap_port,
+        args=literal(role.args),
+        layout_key=scope.identity.compat_key,
+        nodes=role.nodes,
+        tenant=effective.tenant,
+        pool=configuration.is_read(scope, role.name),
+    )
+    program, *words = scope.profile.command(role.name, context)
+    return {
+        "name": CONTAINER,
+        "image": scope.engine_image,
+        "imagePullPolicy": effective.image_pull_policy,
+        "command": [program],
+        "args": words,
+        "env": _environment(scope, role),
+        "ports": device.ports(scope, role),
+        "resources": device.resources(scope, role),
+        **scope.profile.probes(role.name, role.startup_minutes, leads=leads),
+        # Endpoints, router and registrar let go of the pod before the engine hears of its end.
+        "lifecycle": {"preStop": {"sleep": {"seconds": scope.profile.pre_stop_seconds}}},
+        "securityContext": security.container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(scope, role),
+    }
+
+
+def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+    given = {**role.env, **role.secret_env}
+    defaults = {"HOME": security.SCRATCH_PATH, **scope.profile.defaults}
+    return [
+        *scope.profile.env(role.name),
+        *({"name": key, "value": value} for key, value in defaults.items() if key not in given),
+        *({"name": key, "value": literal(value)} for key, value in sorted(role.env.items())),
+        *(
+            {"name": key, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}
+            for key, secret in sorted(role.secret_env.items())
+        ),
+    ]
+
+
+def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+    volumes = [security.scratch_volume(), *device.volumes(role), *configuration.volumes(scope, role.name)]
+    source = scope.document.spec.model.source
+    if source is not None and source.persistent_volume_claim is not None:
+        claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
+        volumes.append({"name": _WEIGHTS_VOLUME, "persistentVolumeClaim": claim})
+    elif source is not None and source.image is not None:
+        volumes.append({"name": _WEIGHTS_VOLUME, "image": {"reference": source.image.reference}})
+    return [*volumes, *_dump(role)["volumes"]]
+
+
+def _mounts(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+    theirs: list[dict[str, Any]] = _dump(role)["volumeMounts"]
+    taken = {mount["mountPath"].rstrip("/") for mount in theirs}
+    ours = [security.scratch_mount(), *device.mounts(role), *configuration.mounts(scope, role.name)]
+    mounts = [mount for mount in ours if mount["mountPath"] not in taken]
+    source = scope.document.spec.model.source
+    if source is not None:
+        weights: dict[str, Any] = {
+            "name": _WEIGHTS_VOLUME,
+            "mountPath": scope.effective.model_path,
+            "readOnly": True,
+        }
+        if source.persistent_volume_claim is not None and source.persistent_volume_claim.sub_path:
+            weights["subPath"] = source.persistent_volume_claim.sub_path
+        mounts.append(weights)
+    return [*mounts, *theirs]
+
+
+def _dump(role: EffectiveRole) -> dict[str, Any]:
+    """The overrides as Kubernetes spells them, without what the user left out."""
+    written = role.pod.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {"volumes": [], "volumeMounts": [], **written}

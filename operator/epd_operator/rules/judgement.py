@@ -1,0 +1,352 @@
+"""From a spec, or from a bare command line, to every finding about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from epd_operator.api import names
+from epd_operator.rules import commandline, version
+from epd_operator.rules.advisory import advise
+from epd_operator.rules.context import Bench
+from epd_operator.rules.expression import leaves_of
+from epd_operator.rules.finding import Finding, Side, plain
+from epd_operator.rules.process import Process, mapping, read
+from epd_operator.rules.remedy import remedy
+from epd_operator.rules.rule import BUILT_IN
+from epd_operator.rules.side import rests_on_a_fault, sides
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from epd_operator.rules.advisory import Advisory
+    from epd_operator.rules.commandline import ParseFault
+    from epd_operator.rules.expression import Value
+    from epd_operator.rules.flag import Catalogue, FlagSpec
+    from epd_operator.rules.rule import Rule, Severity
+    from epd_operator.rules.ruleset import Ruleset
+
+__all__ = ["SPEC_ROLES", "Bench", "Judgement", "judge_command_line", "judge_process", "judge_spec"]
+
+SPEC_ROLES: Final = ("encode", "prefill", "decode")
+_LENIENT: Final = ("flag-of-another-version", "flag-unknown")
+"""What a version without rules of its own may well take."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the rules say.
+
+    Attributes:
+        findings: everything found, errors first.
+        version: the version whose rules were applied.
+        approximate: the version asked for has no rules of its own.
+        asked: the version asked for; empty when no rules were applied.
+        resolved: by role, what the engine makes of its flags; names are the engine's own where it has one.
+    """
+
+    findings: tuple[Finding, ...]
+    version: str = ""
+    approximate: bool = False
+    asked: str = ""
+    resolved: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether nothing was refused."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What refuses it."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+
+def judge_command_line(
+    bench: Bench, argv: Sequence[str], env: Mapping[str, str], checkpoint: Mapping[str, Value] | None = None
+) -> Judgement:
+    """Judge a bare command line as the engine would.
+
+    Args:
+        bench: the engine, its version and platform; `bare` is set.
+        argv: the words after the program; the role is read from them, as the engine does.
+        env: environment variables.
+        checkpoint: facts of another checkpoint than the released one.
+    """
+    parsed = commandline.parse(argv, bench.catalogue("aggregated"))
+    broken = [
+        Finding(
+            fault.rule,
+            "warning" if bench.lenient and fault.rule in _LENIENT else "error",
+            parsed.role,
+            (_faulty_word(fault),),
+            fault.message,
+            fault.fix,
+            version=bench.version,
+            platform=bench.platform,
+            decided_by=fault.decided_by,
+            source=bench.flags_source,
+        )
+        for fault in parsed.faults
+    ]
+    facts = bench.ruleset.checkpoint if checkpoint is None else checkpoint
+    process = Process(
+        parsed.role,
+        bench.platform,
+        bench.ruleset.rank(bench.version),
+        parsed.args,
+        env,
+        facts,
+        dropped=frozenset(fault.flag for fault in parsed.faults if fault.rule == "flag-value") - frozenset(parsed.args),
+    )
+    findings = [*broken, *judge_process(bench, process)]
+    return _judgement(bench, findings, {parsed.role: process})
+
+
+def _faulty_word(fault: ParseFault) -> Side:
+    """A flag that was given, with the value at fault if it has one."""
+    if not fault.flag:
+        return Side("command line", fault.value)
+    dashes = "-" if len(fault.flag) == 1 else "--"
+    return Side(f"{dashes}{fault.flag}", fault.value, form="alone" if fault.value is None else "value")
+
+
+def judge_spec(
+    ruleset: Ruleset,
+    resolved: version.Resolved,
+    document: Mapping[str, Any],
+    advisories: tuple[Advisory, ...] = (),
+    refused: frozenset[str] = frozenset(),
+) -> Judgement:
+    """Judge a spec; what has the wrong type in it counts as absent.
+
+    Args:
+        ruleset: the engine that `spec.engine.type` names.
+        resolved: the version whose rules apply.
+        document: the whole object as the user wrote it.
+        advisories: what is known of single builds.
+        refused: fields that the schema refuses.
+    """
+    spec = mapping(document.get("spec"))
+    engine = mapping(spec.get("engine"))
+    acknowledged = engine.get("acknowledge")
+    bench = Bench(
+        ruleset,
+        resolved.version,
+        engine.get("platform") or ruleset.default_platform,
+        lenient=engine.get("versionPolicy") == "Nearest",
+        acknowledged=tuple(map(str, acknowledged)) if isinstance(acknowledged, list) else (),
+        advisories=advisories,
+        refused=refused,
+    )
+    processes: dict[str, Process] = {}
+    findings: list[Finding] = []
+    # The served name falls back on the object's own, which is no part of the spec.
+    whole = {**spec, "metadata": {"name": read(document, "metadata.name")}}
+    for role in SPEC_ROLES:
+        declared = read(spec, f"roles.{role}")
+        if isinstance(declared, Mapping):
+            args, faults = _typed_args(bench, role, mapping(declared.get("args")))
+            findings += [*faults, *_owned_variables(bench, role, declared)]
+            variables = {name: value for name, value in mapping(declared.get("env")).items() if isinstance(value, str)}
+            processes[role] = Process(
+                role,
+                bench.platform,
+                ruleset.rank(resolved.version),
+                args,
+                variables,
+                ruleset.checkpoint,
+                ruleset.owned,
+                whole,
+                processes,
+                frozenset(mapping(declared.get("args"))) - frozenset(args),
+            )
+    for process in processes.values():
+        findings += judge_process(bench, process)
+        findings += advise(
+            advisories,
+            str(engine.get("version")),
+            process,
+            bench.catalogue(process.role),
+            frozenset(bench.acknowledged),
+        )
+    if processes:
+        findings += _across(bench, next(iter(processes.values())))
+    findings += _acknowledgements(bench, findings)
+    return replace(
+        _judgement(bench, findings, processes), approximate=resolved.approximate, asked=str(engine.get("version"))
+    )
+
+
+def judge_process(bench: Bench, process: Process) -> Iterator[Finding]:
+    """Everything that the rules for a process find."""
+    for rule in bench.ruleset.rules_of(bench.version):
+        if process.role in rule.roles and rule.when.value(process) and not _on_a_fault(bench, rule, process):
+            yield _finding(bench, rule, process, process.role)
+
+
+def _across(bench: Bench, process: Process) -> Iterator[Finding]:
+    for rule in bench.ruleset.rules_of(bench.version):
+        if not rule.roles and rule.when.value(process) and not _on_a_fault(bench, rule, process):
+            yield _finding(bench, rule, process, "")
+
+
+def _on_a_fault(bench: Bench, rule: Rule, process: Process) -> bool:
+    return rests_on_a_fault(bench, (rule.when, *rule.sides), rule.sides, process)
+
+
+def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
+    shown = {name: plain(expression.value(process)) for name, expression in rule.shows.items()}
+    acknowledged = rule.overridable and rule.id in bench.acknowledged
+    excused = acknowledged or (rule.hole and bench.bare)
+    return Finding(
+        rule=rule.id,
+        severity="warning" if excused else rule.severity,
+        role=role,
+        sides=sides(bench, rule.sides, process),
+        says=rule.says.format(**shown),
+        fix=rule.fix.format(**shown),
+        version=bench.version,
+        platform=bench.platform,
+        inferred=bool(rule.decided_by) and bench.version not in rule.stated,
+        overridable=rule.overridable,
+        acknowledged=acknowledged,
+        decided_by=rule.decided_by,
+        source=rule.source,
+    )
+
+
+def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[str, Value], list[Finding]]:
+    """The flags with values of the right type, and a finding for each of the others."""
+    catalogue = bench.catalogue(role)
+    kept: dict[str, Value] = {}
+    findings = []
+
+    def refuse(rule: str, name: str, says: str, fix: str, *, lenient: bool = False) -> None:
+        form: Literal["value", "quoted"] = "quoted" if rule == "flag-value" else "value"
+        findings.append(
+            Finding(
+                rule,
+                "warning" if lenient else "error",
+                role,
+                (Side(f"spec.roles.{role}.args.{name}", args[name], form=form),),
+                says,
+                fix,
+                version=bench.version,
+                platform=bench.platform,
+                source=bench.flags_source,
+            )
+        )
+
+    for name, value in args.items():
+        spec = catalogue.find(name)
+        if spec is None:
+            says, fix = _unknown(bench, catalogue, name, role)
+            removed = name in catalogue.removed
+            refuse("flag-of-another-version" if removed else "flag-unknown", name, says, fix, lenient=bench.lenient)
+        elif spec.owner is not None:
+            refuse("flag-owned", name, "belongs to the operator", f"remove it; {_setter(bench, spec, role)}")
+        elif (fault := spec.fault(value)) is not None:
+            refuse("flag-value", name, fault, remedy(spec, value))
+        else:
+            kept[name] = spec.normal(value)
+    return kept, findings
+
+
+def _unknown(bench: Bench, catalogue: Catalogue, name: str, role: str) -> tuple[str, str]:
+    """What is wrong with a flag that does not exist, and a way out that leads to no flag of the operator's."""
+    says, fix = catalogue.advise(name)
+    if name in catalogue.removed:
+        return says, fix
+    bare = name.removeprefix("no-")
+    near = catalogue.find(catalogue.canonical(bare) or catalogue.nearest(bare) or "")
+    if near is None:
+        return says, fix
+    exact = near.name == catalogue.canonical(bare)
+    if exact and bare != name and near.switch:
+        says = f"is {near.name} turned off, which args say by a value"
+        if near.owner is None:
+            return says, f"write {near.name}: false"
+        return says, f"remove it; {_setter(bench, near, role, off=True)}"
+    if near.owner is not None:
+        start = f"remove it: {near.name} belongs to the operator" if exact else f"if you mean {near.name}, remove it"
+        return says, f"{start}; {_setter(bench, near, role)}"
+    return says, fix
+
+
+def _setter(bench: Bench, spec: FlagSpec, role: str, *, off: bool = False) -> str:
+    """What a user does instead of giving a flag that belongs to the operator."""
+    owner = (spec.owner or "").replace("<role>", role)
+    if not owner.startswith("spec."):
+        return owner
+    if owner.count(".") == 2 and owner.startswith("spec.roles."):
+        return f"it belongs to {owner}"
+    if not off:
+        return f"set {owner} instead"
+    sets = bench.ruleset.owned.get(spec.name)
+    words = sets is not None and any(leaf.kind == "str" for leaf in leaves_of(sets))
+    return f"set {owner} to " + ('"Off"' if words else "false")
+
+
+def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:
+    nodes = declared.get("nodes")
+    in_group = isinstance(nodes, int) and nodes > 1
+    owned = bench.ruleset.environment | (bench.ruleset.group_environment if in_group else frozenset())
+    for part in ("env", "secretEnv"):
+        for name in mapping(declared.get(part)):
+            if name in owned:
+                yield Finding(
+                    "variable-owned",
+                    "error",
+                    role,
+                    (Side(f"spec.roles.{role}.{part}.{name}", "set"),),
+                    "belongs to the operator, which sets it on every pod",
+                    "remove it",
+                    source="docs/reference/api.md",
+                )
+    for name in mapping(declared.get("secretEnv")):
+        if name in bench.ruleset.variables - bench.ruleset.environment:
+            yield Finding(
+                "variable-secret",
+                "error",
+                role,
+                (Side(f"spec.roles.{role}.secretEnv.{name}", "set"),),
+                "decides what the engine accepts, and a Secret cannot be read to judge it",
+                f"set {name} in env",
+                source="docs/reference/api.md",
+            )
+
+
+def _acknowledgements(bench: Bench, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What is acknowledged to no effect. Advisories come and go, so an id that nothing has is no reason to refuse."""
+    overridable = {rule.id for rule in bench.ruleset.rules if rule.overridable}
+    known = {advisory.id for advisory in bench.advisories} | overridable
+    fixed = {*BUILT_IN, *(rule.id for rule in bench.ruleset.rules)} - overridable
+    here = sorted({finding.rule for finding in findings if finding.may_acknowledge})
+    for place, rule_id in enumerate(bench.acknowledged):
+        field = f"spec.engine.acknowledge[{place}]"
+        if rule_id in known or field in bench.refused:
+            continue
+        if rule_id in fixed:
+            severity: Severity = "error"
+            instead = f"; what can be acknowledged here: {', '.join(here)}" if here else ""
+            says, fix = "cannot be overridden", f"remove it{instead}"
+        else:
+            near = difflib.get_close_matches(rule_id.lower(), sorted(known), 1)
+            meant = f"did you mean {near[0]}? If not, remove it" if near else "remove it, or leave it for an advisory"
+            severity = "warning"
+            says, fix = "has no effect: no rule and no known advisory has this id", meant
+        yield Finding("acknowledge-unknown", severity, "", (Side(field, rule_id),), says, fix, source="epd")
+
+
+def _judgement(bench: Bench, findings: Sequence[Finding], processes: Mapping[str, Process]) -> Judgement:
+    order = {role: place for place, role in enumerate(("", *names.ROLES))}
+    # A severity sorts by its first letter: errors before warnings.
+    ranked = sorted(findings, key=lambda found: (found.severity, order.get(found.role, 9), found.rule))
+    resolved = {
+        role: {value.name: value.value(process) for value in bench.ruleset.resolved}
+        for role, process in processes.items()
+    }
+    return Judgement(tuple(ranked), bench.version, resolved=resolved)

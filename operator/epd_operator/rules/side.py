@@ -1,0 +1,176 @@
+"""The sides of a clash: from an expression of a rule to what a user wrote, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.rules.expression import At, Circumstance, Declared, Leaf, Named, Otherwise, leaves_of
+from epd_operator.rules.finding import Side, plain
+from epd_operator.rules.process import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from epd_operator.rules.context import Bench
+    from epd_operator.rules.expression import Expr, Value
+    from epd_operator.rules.process import Process
+
+_FIELD: Final = "spec."
+
+
+def sides(bench: Bench, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
+    """What clashes, each part once."""
+    found: list[Side] = []
+    for expression in expressions:
+        place, bare = process, expression
+        while isinstance(bare, At):
+            place, bare = place.at(bare.role), bare.body
+        found += [side for side in _sides(bench, bare, place) if side not in found]
+    return tuple(found)
+
+
+def settling(side: Expr) -> Sequence[Leaf]:
+    """What a user changes to change a side, the likeliest first."""
+    return side.settles if isinstance(side, Named) else leaves_of(side)
+
+
+def resolved_from(side: Expr) -> Leaf | None:
+    """The leaf whose own resolved form a side is: of the same kind, and the value is named after it.
+
+    A suffix tells stages of one value apart, such as `ep_size_asked` of `ep-size`. Anything else is another quantity,
+    however few leaves settle it: `attn_tp_size` is no form of `tp-size`.
+    """
+    leaves = settling(side)
+    if isinstance(side, Leaf):
+        return side
+    if isinstance(side, Otherwise):
+        return side.subject if isinstance(side.subject, Leaf) else None
+    if not isinstance(side, Named):
+        return None
+    for leaf in leaves:
+        own = leaf.name.replace("-", "_").lower()
+        named = side.name == own or side.name.startswith(f"{own}_")
+        if named and (leaf.kind == side.kind or leaf.source == "env"):
+            return leaf
+    return None
+
+
+def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
+    if isinstance(side, Circumstance):
+        yield _circumstance(bench, side, process)
+        return
+    if isinstance(side, Declared):
+        yield Side(f"spec.roles.{side.role}", form="alone" if process.declares(side.role) else "value")
+        return
+    leaves = settling(side)
+    effective = side.value(process)
+    own = resolved_from(side)
+    written = [leaf for leaf in leaves if _written(bench, leaf, process) is not None]
+    if own is not None and (not written or any(leaf is own for leaf in written)):
+        yield _leaf(bench, own, process, None if isinstance(side, Leaf) else effective)
+        return
+    shown = [_leaf(bench, leaf, process) for leaf in written or leaves[:1]]
+    yield from shown
+    # A value that was taken over as it stands needs no second name.
+    if effective is not None and [plain(one.written) for one in shown] != [plain(effective)]:
+        name = side.name.replace("_", "-") if isinstance(side, Named) else "the value"
+        yield Side(name, None, effective, "derived")
+
+
+def _circumstance(bench: Bench, side: Circumstance, process: Process) -> Side:
+    if side.name == "platform":
+        return Side("--platform" if bench.bare else "spec.engine.platform", process.platform)
+    return Side("role", process.role) if bench.bare else Side(f"spec.roles.{process.role}", form="alone")
+
+
+def _leaf(bench: Bench, leaf: Leaf, process: Process, effective: Value = None) -> Side:
+    """One leaf as it is written, and what becomes of it if that is something else."""
+    written = _written(bench, leaf, process)
+    changed = None if written is not None and plain(effective) == plain(written) else effective
+    if leaf.source == "flag" and leaf.name in process.owned:
+        owner = owner_of(bench, leaf.name, process.role)
+        if not owner.startswith(_FIELD):
+            about = owner.removeprefix("it is ")
+            return Side(f"{leaf.name} ({about})", form="alone")
+        if owner.count(".") == 2 and owner.startswith(f"{_FIELD}roles."):
+            there = process.declares(owner.rpartition(".")[2])
+            return Side(owner, form="alone" if there else "value")
+    return Side(_place(bench, leaf, process), written, changed)
+
+
+def owner_of(bench: Bench, name: str, role: str) -> str:
+    """The field that sets a flag of the operator's, a clause that says what does, or nothing where a user does."""
+    spec = bench.catalogue(role).find(name)
+    if spec is None or spec.owner is None:
+        return ""
+    owner = spec.owner.replace("<role>", role)
+    if owner.startswith(_FIELD):
+        return owner.split()[0]
+    return f"{_FIELD}roles.{role}" if owner.startswith("the place under spec.roles") else owner
+
+
+def _place(bench: Bench, leaf: Leaf, process: Process) -> str:
+    if leaf.source == "spec":
+        return leaf.name if leaf.name.startswith("metadata.") else f"{_FIELD}{leaf.name}"
+    if leaf.source == "model":
+        return f"the checkpoint's {leaf.name}"
+    role = f"{_FIELD}roles.{process.role}"
+    if leaf.source == "flag":
+        if bench.bare:
+            return f"--{leaf.name}"
+        owner = owner_of(bench, leaf.name, process.role)
+        return owner if owner.startswith(_FIELD) else f"{role}.args.{leaf.name}"
+    return f"{role}.{leaf.name}" if leaf.source == "field" else leaf.name if bench.bare else f"{role}.env.{leaf.name}"
+
+
+def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
+    if leaf.source == "flag" and leaf.name in process.owned:
+        place = owner_of(bench, leaf.name, process.role)
+        if place.startswith(_FIELD):
+            found: Value = read(process.document, place.removeprefix(_FIELD))
+            return leaf.value(process) if isinstance(found, Mapping) else found
+    if leaf.source == "field":
+        return process.field(leaf.name)
+    return process.spec(leaf.name) if leaf.source == "spec" else leaf.value(process)
+
+
+def rests_on_a_fault(bench: Bench, expressions: Sequence[Expr], shown: Sequence[Expr], process: Process) -> bool:
+    """Whether a rule would judge a value that is wrong by itself: that is told once, and not as a clash as well.
+
+    Args:
+        bench: names the fields that the schema refuses.
+        expressions: everything that the rule reads.
+        shown: its sides; a flag whose value is no use counts only where it is one of these.
+        process: whose rule it is.
+    """
+    for side in shown:
+        place, bare = process, side
+        while isinstance(bare, At):
+            place, bare = place.at(bare.role), bare.body
+        if any(leaf.source == "flag" and leaf.name in place.dropped for leaf in settling(bare)):
+            return True
+    return bool(bench.refused) and any(
+        place == refused or place.startswith(f"{refused}.")
+        for place in _read_places(bench, expressions, process)
+        for refused in bench.refused
+    )
+
+
+def _read_places(bench: Bench, expressions: Sequence[Expr], process: Process) -> Iterator[str]:
+    """Where everything stands that expressions read, flags of the operator's at the fields that set them."""
+    seen: set[tuple[int, str]] = set()
+    waiting = [(expression, process) for expression in expressions]
+    while waiting:
+        node, place = waiting.pop()
+        key = (id(node), place.role)
+        if key in seen:
+            continue
+        seen.add(key)
+        if isinstance(node, At):
+            place = place.at(node.role)
+        elif isinstance(node, Leaf):
+            yield _place(bench, node, place)
+            if node.source == "flag" and node.name in place.owned:
+                waiting.append((place.owned[node.name], place))
+        waiting += [(part, place) for part in node.parts]

@@ -1,0 +1,1 @@
+"""Programs that prove or run the product and are not part of it."""

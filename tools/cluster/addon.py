@@ -1,0 +1,34 @@
+"""Add-ons that are no programs here: their definitions come out of a Go module, and nothing is built."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from tools.cluster import machine
+from tools.cluster.layout import GO_MODULES
+
+LEADER_WORKER_SET = "leaderworkersets.leaderworkerset.x-k8s.io"
+_MODULE = "sigs.k8s.io/lws"
+_FILE = Path("config") / "crd" / "bases" / "leaderworkerset.x-k8s.io_leaderworkersets.yaml"
+
+
+def leader_worker_set() -> Path:
+    """Return the CustomResourceDefinition of LeaderWorkerSet, downloading its module (1.5 MB) the first time.
+
+    Raises:
+        machine.Unfit: Go is missing, or the module cannot be had.
+    """
+    machine.require_go()
+    environment = {**os.environ, "GOWORK": "off", "GOFLAGS": ""}
+    command = ["go", "mod", "download", "-json", _MODULE]
+    source = GO_MODULES / "lws"
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise machine.Unfit(
+            f"go mod download in {source} failed:\n{(done.stdout + done.stderr).strip()}\n"
+            "Way out: the Go module proxy must be reachable once (GOPROXY)."
+        )
+    return Path(json.loads(done.stdout)["Dir"]) / _FILE

@@ -1,0 +1,81 @@
+"""Fake nodes: pods bound to them become Ready without a container, so that hundreds fit on one machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from tools.cluster import access, machine
+
+ANNOTATION = "kwok.x-k8s.io/node"
+TAINT = {"key": ANNOTATION, "value": "fake", "effect": "NoSchedule"}
+TOLERATION = {"key": ANNOTATION, "operator": "Equal", "value": "fake", "effect": "NoSchedule"}
+"""What a pod needs to be placed on a fake node (with `NODE_SELECTOR` it lands nowhere else)."""
+NODE_SELECTOR = {"type": "kwok"}
+
+
+def node(index: int) -> dict[str, Any]:
+    """Return a fake node: 64 CPUs, 512 GiB, 250 pods, and a taint that keeps ordinary pods away."""
+    name = f"kwok-{index}"
+    capacity = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "250"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {ANNOTATION: "fake"},
+            "labels": {
+                **NODE_SELECTOR,
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+            },
+        },
+        "spec": {"taints": [TAINT]},
+        "status": {"capacity": capacity, "allocatable": capacity},
+    }
+
+
+def add_nodes(count: int) -> list[str]:
+    """Make sure that `count` fake nodes exist, and wait until they are Ready.
+
+    Args:
+        count: How many, 1 to 1000; nodes beyond it from an earlier call stay.
+
+    Returns:
+        Their names, ``kwok-0`` onwards.
+
+    Raises:
+        machine.Unfit: The cluster refuses them or they do not become Ready (does kwok run there?).
+        ValueError: `count` is out of range.
+    """
+    if not 1 <= count <= 1000:
+        raise ValueError(f"count is {count}; it must be 1 to 1000")
+    nodes = [node(index) for index in range(count)]
+    _kubectl("apply", "--server-side", "-f", "-", document={"apiVersion": "v1", "kind": "List", "items": nodes})
+    names = [node["metadata"]["name"] for node in nodes]
+    _kubectl("wait", "--for=condition=Ready", "--timeout=60s", *(f"node/{name}" for name in names))
+    return names
+
+
+def remove_nodes() -> None:
+    """Remove every fake node, and with them (by the node's garbage collection) their pods.
+
+    Raises:
+        machine.Unfit: The cluster refuses.
+    """
+    selector = ",".join(f"{key}={value}" for key, value in NODE_SELECTOR.items())
+    _kubectl("delete", "nodes", f"--selector={selector}", "--ignore-not-found")
+
+
+def _kubectl(*arguments: str, document: dict[str, Any] | None = None) -> None:
+    done = subprocess.run(
+        [*access.kubectl(), *arguments],
+        input=json.dumps(document) if document else None,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise machine.Unfit(f"kubectl {' '.join(arguments[:2])} failed:\n{done.stderr.strip()}")

@@ -1,0 +1,70 @@
+"""The base image where no registry is reachable: a minimal Debian with Python, made by debootstrap."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from tools import progress
+from tools.images.program import run
+from tools.images.recipe import base_key
+from tools.images.store import Store, require
+
+SUITE = "bookworm"
+PACKAGES = ("python3", "python3-venv", "ca-certificates", "libcurl4", "libibverbs1", "libnuma1")
+"""Python, and the libraries of Mooncake, which an image build cannot fetch by itself: it knows no mirror."""
+EMPTIED = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "var/log",
+    "usr/share/man",
+    "usr/share/locale",
+    "tmp",
+    "proc",
+    "sys",
+    "dev",
+)
+"""Folders whose content an image does not need; licences (usr/share/doc) stay."""
+OF_THE_HOST = ("etc/apt/sources.list", "etc/resolv.conf", "etc/hostname", "etc/hosts")
+"""Files in which debootstrap leaves this machine's resolver and mirror."""
+
+
+def base_image(store: Store, root: Path) -> str:
+    """Make the base image unless the store holds it.
+
+    Returns:
+        Its name in the store.
+
+    Raises:
+        ImageError: debootstrap is missing or failed.
+    """
+    image = f"localhost/epd-base:{base_key(root)}"
+    if store.has(image):
+        return image
+    require([("debootstrap", "debootstrap"), ("tar", "tar")])
+    progress.say(f"{'base':<8} making a minimal Debian ({SUITE}) with Python: about 70 s")
+    with tempfile.TemporaryDirectory(dir=store.folder, prefix="base-") as folder:
+        system, context = Path(folder, "system"), Path(folder, "context")
+        context.mkdir()
+        mirror = [address] if (address := os.environ.get("EPD_DEBIAN_MIRROR")) else []
+        include = f"--include={','.join(PACKAGES)}"
+        run(["debootstrap", "--variant=minbase", include, SUITE, str(system), *mirror], store.log)
+        strip(system)
+        run(["tar", "-C", str(system), "-cf", str(context / "rootfs.tar"), "."], store.log)
+        store.build(root / "images" / "base.Containerfile", context, image)
+    return image
+
+
+def strip(system: Path) -> None:
+    """Remove from a root file system what no image needs and what says where it was made."""
+    for name in EMPTIED:
+        folder = system / name
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    for name in OF_THE_HOST:
+        (system / name).unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""Grows `boundaries.jsonl`: lines that mutants would be caught on, with what the real engine said to each.
+
+What the engine says is recorded as it is. Where it says something else than our rules, the rules are wrong, and the
+line is handed back for somebody to mend them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.rules.rule import Rule
+from tools.differential.comparison import compare
+from tools.mutation.experiment import RULES, Laboratory, dependents
+from tools.mutation.growth import (
+    REPORTED,
+    SEED,
+    Explorer,
+    Surroundings,
+    catches,
+    chosen,
+    near_misses,
+    stand,
+    told_apart,
+)
+from tools.mutation.mutant import Mutant, RuleMutant, mutants, through
+from tools.mutation.record import BOUNDARIES, Verdict, recorded, recorded_line, rows
+from tools.mutation.score import noticed, subject_named
+from tools.mutation.subject import SGLANG
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tools.differential.comparison import Comparison
+    from tools.differential.notebook import Notebook
+    from tools.mutation.search_space import Point
+
+ASKED_AT_ONCE: Final = 100
+WAYS: Final = 3
+ORDER: Final = {rule.id: at for at, rule in enumerate(SGLANG.rules)}
+Say = Callable[[str], None]
+
+
+@dataclass
+class Harvest:
+    """What the engine was asked, and what is kept of it.
+
+    Attributes:
+        rows: new rows.
+        wrong: lines on which our rules say something else.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[Comparison] = field(default_factory=list)
+
+    def ask(self, engine: Notebook, points: Sequence[Point], say: Say) -> None:
+        """Ask the engine about some lines."""
+        for start in range(0, len(points), ASKED_AT_ONCE):
+            asked = [point.case("boundary") for point in points[start : start + ASKED_AT_ONCE]]
+            for one in compare(asked, engine.ask(asked)):
+                if one.kind or one.differences:
+                    self.wrong.append(one)
+                elif one.answer.accepted is not None:
+                    self.rows.append(_row(one))
+            say(f"asked {min(len(points), start + ASKED_AT_ONCE)} of {len(points)}, {len(self.wrong)} disagree")
+
+
+def _row(one: Comparison) -> dict[str, Any]:
+    case, answer = one.case, one.answer
+    row: dict[str, Any] = {"id": case.id, "platform": case.platform, "argv": list(case.argv), "env": dict(case.env)}
+    if case.config:
+        row["config"] = dict(case.config)
+    resolved = {name: value for name, value in answer.resolved.items() if answer.accepted and name in REPORTED}
+    return {**row, "accepted": answer.accepted, "decided_by": answer.raised_by, "resolved": resolved}
+
+
+def engine_decides(rule: Rule) -> bool:
+    """Whether a command line can show that a rule is wrong."""
+    return bool(rule.roles and rule.decided_by and rule.severity == "error" and not rule.hole)
+
+
+def candidates(explorer: Explorer, laboratory: Laboratory, say: Say, *, walking: bool) -> list[Point]:
+    """Lines to ask about: those that catch what nothing recorded catches, if the engine agrees with the rules.
+
+    Args:
+        explorer: finds lines.
+        laboratory: everything recorded.
+        say: told how far it came.
+        walking: look longer for mutants that no line around the rule catches.
+    """
+    subjects: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants(SGLANG):
+        subjects[mutant.subject].append(mutant)
+    catchers: dict[Mutant, list[Point]] = {}
+    perhaps: dict[str, Point] = {}
+    for at, (name, found) in enumerate(subjects.items(), 1):
+        subject = subject_named(name)
+        if isinstance(subject, Rule) and not engine_decides(subject):
+            continue
+        left = [mutant for mutant in found if not noticed(laboratory, mutant)]
+        around = explorer.around(subject) if left else None
+        for mutant in left:
+            assert around is not None
+            caught = catches(around, mutant)
+            near = [] if caught else near_misses(around, mutant)
+            if not caught and not near and walking:
+                caught = _walked(mutant, explorer)
+            if caught:
+                catchers[mutant] = caught
+            perhaps.update((point.key, point) for point in near)
+        say(f"{at} of {len(subjects)} subjects, {len(catchers)} mutants to catch")
+    silent = [rule for rule in SGLANG.rules if rule.roles and rule.id not in spoken(laboratory)]
+    breaking = [point for rule in silent for point in explorer.witnesses(rule)[:WAYS]]
+    return list({point.key: point for point in (*chosen(catchers), *perhaps.values(), *breaking)}.values())
+
+
+def spoken(laboratory: Laboratory) -> set[str]:
+    """Rules that are broken somewhere; those that close a hole of the engine, on a line that it was seen to accept."""
+    found = set()
+    for one in laboratory.stands:
+        accepted = isinstance(one.holds, Verdict) and one.holds.accepted
+        found |= {rule for rule in laboratory.broken(one) if accepted or not RULES[rule].hole}
+    return found
+
+
+def _walked(mutant: Mutant, explorer: Explorer) -> list[Point]:
+    """Lines that catch a mutant, found by walking towards them."""
+    draw = Random(f"{SEED} {mutant.subject} {mutant.change}")
+    if isinstance(mutant, RuleMutant):
+        ways = [mutant]
+    else:
+        rules = [rule for rule in dependents()[mutant.original.name][0] if engine_decides(rule)]
+        ways = [through(mutant, rule) for rule in draw.sample(rules, min(WAYS, len(rules)))]
+    points = [
+        point for way in ways for point in told_apart(way, explorer.starts, explorer.witnesses(way.original), draw)
+    ]
+    return catches(Surroundings(points, Laboratory([stand(point, at) for at, point in enumerate(points)])), mutant)
+
+
+def minimised(new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The few rows, old ones and new ones, that catch what all of them and nothing else recorded catches."""
+    everything = {json.dumps([row["platform"], row["argv"], row["env"], row.get("config")]): row for row in new}
+    others = Laboratory([one for one in recorded() if not one.name.startswith("boundary/")])
+    kept = [{**row, "id": f"boundary/{at:05}"} for at, row in enumerate(everything.values())]
+    by_id = {row["id"]: row for row in kept}
+    laboratory = Laboratory([recorded_line(row) for row in kept])
+    catching: dict[str, set[int]] = defaultdict(set)
+    values: dict[tuple[str, int], set[str]] = {}
+    for at, mutant in enumerate(mutants(SGLANG)):
+        if noticed(others, mutant):
+            continue
+        for effect in laboratory.effects(mutant):
+            if effect.noticed:
+                catching[effect.stand.name].add(at)
+                if effect.stand.holds(effect.findings):
+                    values[effect.stand.name, at] = effect.wrong_settings
+    heard = spoken(others)
+    for one in laboratory.stands:
+        catching[one.name] |= {-1 - ORDER[rule] for rule in spoken(Laboratory([one])) - heard}
+    catching = {name: caught for name, caught in catching.items() if caught}
+    shown: dict[str, set[str]] = defaultdict(set)
+    while catching:
+        best = max(catching, key=lambda name: (len(catching[name]), -len(by_id[name]["argv"]), name))
+        done = catching[best]
+        for at in done:
+            shown[best] |= set(sorted(values.get((best, at), ()))[:1])
+        catching = {name: left for name, old in catching.items() if (left := old - done)}
+    result = []
+    for name in sorted(shown):
+        row = by_id[name]
+        result.append({**row, "resolved": {key: row["resolved"][key] for key in sorted(shown[name])}})
+    return [{**row, "id": f"boundary/{at:05}"} for at, row in enumerate(result)]
+
+
+def grow(engine: Notebook, say: Say, *, walking: bool = True) -> Harvest:
+    """Look for lines, ask about them, and write the smallest set that catches as much."""
+    harvest = Harvest()
+    explorer = Explorer()
+    points = candidates(explorer, Laboratory(recorded()), say, walking=walking)
+    harvest.ask(engine, points, say)
+    kept = minimised([*rows(BOUNDARIES), *harvest.rows])
+    BOUNDARIES.write_text("".join(f"{json.dumps(row)}\n" for row in kept), encoding="utf-8")
+    say(f"{len(kept)} lines kept")
+    return harvest

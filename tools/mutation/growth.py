@@ -1,0 +1,315 @@
+"""Finds lines that tell mutants from the right rules, and has the real engine say what is right about each.
+
+For each rule and each resolved value: lines around it; of these, the ones that a mutant would be caught by if the
+engine agrees with the right rule; of these, the few that catch all. Then `harvest` asks the engine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from epd_operator.rules.expression import ROLE, every
+from epd_operator.rules.rule import Rule
+from tools.corpus.rule_examples import changed, rule_examples
+from tools.differential.comparison import VERSION, function
+from tools.differential.engine import REPORT
+from tools.differential.generator import PLATFORMS, Case, cases
+from tools.mutation.experiment import RULES, Laboratory, dependents
+from tools.mutation.record import VERDICTS, Verdict, rows
+from tools.mutation.search_space import ROLES, Goal, Point, Walk, bases, deciding, point_of
+from tools.mutation.subject import SGLANG, Stand, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from epd_operator.rules.expression import Expr, Named
+    from tools.mutation.experiment import Effect
+    from tools.mutation.mutant import Mutant, RuleMutant
+    from tools.mutation.subject import Found
+
+SEED: Final = 41
+DRAWN: Final = 3000
+SPECS: Final = 150
+AROUND: Final = 1200
+WITNESSES: Final = 4
+NEIGHBOURS: Final = 150
+TRIES: Final = 3
+KEPT: Final = 40
+PERHAPS: Final = 3
+APART: Final = 250
+BESIDE: Final = 40
+REPORTED: Final = frozenset(
+    (*REPORT, *(f"cuda_graph_{phase}{what}" for phase in ("prefill", "decode") for what in ("", "_max_bs")))
+)
+
+
+def alternatives() -> list[Mapping[str, object]]:
+    """The other checkpoints that the engine was asked about."""
+    return [row["config"] for row in rows(VERDICTS) if row.get("config")]
+
+
+def stand(point: Point, at: int) -> Stand:
+    """A line as rules and mutants meet it; nothing is expected of it."""
+    process = point.process()
+    return Stand(str(at), VERSION, {process.role: process}, (process.role,), True, (), lambda _: True)
+
+
+@dataclass
+class Surroundings:
+    """The lines around one subject.
+
+    Attributes:
+        points: the lines.
+        laboratory: the same as stands, named by their place.
+    """
+
+    points: list[Point]
+    laboratory: Laboratory
+
+    def point(self, effect: Effect) -> Point:
+        """Where an effect was seen."""
+        return self.points[int(effect.stand.name)]
+
+
+class Explorer:
+    """Finds lines around rules and resolved values.
+
+    Attributes:
+        known: lines of the given verdicts and of the generator, with the ids of the rules that they break.
+    """
+
+    def __init__(self, drawn: int = DRAWN) -> None:
+        given = [Case(row["id"], row["platform"], row["argv"], row["env"], row.get("config")) for row in rows(VERDICTS)]
+        points = [point for case in (*given, *cases(SEED, drawn)) if (point := point_of(case)) is not None]
+        laboratory = Laboratory([])
+        self.known = [(point, laboratory.broken(stand(point, 0))) for point in points]
+        self.starts = bases(alternatives())
+        self._witnesses: dict[str, list[Point]] = {}
+        self._around: dict[str, list[Point]] = {}
+
+    def around(self, subject: Rule | Named) -> Surroundings:
+        """Lines around a rule or a resolved value."""
+        points = self._of_rule(subject) if isinstance(subject, Rule) else self._of_value(subject)
+        lines = [stand(point, at) for at, point in enumerate(points)]
+        rules = [subject] if isinstance(subject, Rule) else dependents()[subject.name][0]
+        return Surroundings(points, Laboratory([*lines, *self._specs({rule.id for rule in rules})]))
+
+    def _specs(self, rules: set[str]) -> list[Stand]:
+        """Specs that join any two examples of the same rule, a sample of them on every platform and version."""
+        draw = Random(f"{SEED} {sorted(rules)}")
+        by_rule: dict[str, list[Mapping[str, object]]] = defaultdict(list)
+        for example in rule_examples():
+            if example.document is not None and example.rule in rules:
+                by_rule[example.rule].append(example.changes)
+        joined = [{**one, **other} for found in by_rule.values() for one in found for other in found]
+        found = []
+        for changes in draw.sample(joined, min(len(joined), SPECS)):
+            where = {"engine.platform": draw.choice(PLATFORMS), "engine.version": draw.choice(SGLANG.versions)}
+            for more in ({}, where):
+                made = spec("spec", changed({**more, **changes}), lambda _: True)
+                found += [made] if made is not None else []
+        return found
+
+    def witnesses(self, rule: Rule) -> list[Point]:
+        """Lines that break a rule, with little that it does not need."""
+        if rule.id not in self._witnesses:
+            draw = Random(f"{SEED} {rule.id}")
+            walk, goal = Walk(rule.when, draw), broken_goal(rule)
+            breaking = [point for point, broken in self.known if rule.id in broken]
+            found = [
+                shrunk(point, replace(self.starts[0], platform=point.platform), goal)
+                for point in draw.sample(breaking, min(WITNESSES, len(breaking)))
+            ]
+            for at in range(WITNESSES * 8):
+                if at >= WITNESSES and found:
+                    break
+                start = self.starts[at] if at < 3 else draw.choice(self.starts)
+                there = walk.to(start, goal)
+                if there is not None:
+                    found.append(shrunk(there, start, goal))
+            self._witnesses[rule.id] = list({point.key: point for point in found}.values())
+        return self._witnesses[rule.id]
+
+    def _of_rule(self, rule: Rule) -> list[Point]:
+        if not rule.roles:
+            return []
+        if rule.id not in self._around:
+            draw = Random(f"{SEED} {rule.id} around")
+            witnesses = self.witnesses(rule)
+            found = {point.key: point for point in self._near(Walk(rule.when, draw), witnesses, NEIGHBOURS)}
+            for term, alone in deciding(rule.when):
+                walk = Walk(term, draw, ROLES)
+                for point in self._turning(rule, term, alone, witnesses, draw):
+                    found.update((near.key, near) for near in (point, *walk.neighbours(point, BESIDE)))
+            self._around[rule.id] = list(found.values())
+        return self._around[rule.id]
+
+    def _turning(
+        self,
+        rule: Rule,
+        term: Expr,
+        alone: Sequence[tuple[Expr, bool]],
+        witnesses: Sequence[Point],
+        draw: Random,
+    ) -> list[Point]:
+        """Lines on which one term alone decides whether a rule is broken."""
+        walk = Walk(rule.when, draw, ROLES)
+        goal = Goal([(ROLE.isin(rule.roles), True), *alone, (term, True)])
+        found = []
+        for start in (draw.choice(self.starts), *draw.sample(witnesses, min(1, len(witnesses)))):
+            there = walk.to(start, goal, APART)
+            if there is not None:
+                found.append(shrunk(there, start, goal))
+        return found
+
+    def _of_value(self, value: Named) -> list[Point]:
+        draw = Random(f"{SEED} {value.name}")
+        walk = Walk(value.body, draw)
+        centres = [_strayed(walk, draw.choice(self.starts)) for _ in range(WITNESSES)]
+        centres += [point for rule in dependents()[value.name][0] if rule.roles for point in self.witnesses(rule)]
+        centres += [point for point, _ in draw.sample(self.known, min(len(self.known), NEIGHBOURS))]
+        return self._near(walk, centres, 1 + AROUND // len(centres))
+
+    def _near(self, walk: Walk, centres: Sequence[Point], most: int) -> list[Point]:
+        found = {point.key: point for point in self.starts}
+        for centre in centres:
+            found.update((point.key, point) for point in (centre, *walk.neighbours(centre, most)))
+        return list(found.values())
+
+
+def _strayed(walk: Walk, start: Point) -> Point:
+    """A line a few random steps away."""
+    for _ in range(walk.draw.choice((0, 1, 2, 3))):
+        start = walk.step(start)
+    return start
+
+
+def broken_goal(rule: Rule) -> Goal:
+    """That a line breaks a rule."""
+    return Goal([(whole(rule), True)])
+
+
+def difference(right: Rule, wrong: Rule) -> Goal:
+    """That a line breaks one of two rules and not the other."""
+    ours, theirs = whole(right), whole(wrong)
+    return Goal([(ours, True), (theirs, False)], [(ours, False), (theirs, True)])
+
+
+def whole(rule: Rule) -> Expr:
+    """The condition of a rule with the roles that it is for."""
+    return every(ROLE.isin(rule.roles), rule.when)
+
+
+def shrunk(point: Point, start: Point, goal: Goal) -> Point:
+    """The same, without what it does not need."""
+    for source in ("args", "env"):
+        for name in list(getattr(point, source)):
+            if getattr(start, source).get(name) == getattr(point, source)[name]:
+                continue
+            smaller = {key: value for key, value in getattr(point, source).items() if key != name}
+            if name in getattr(start, source):
+                smaller[name] = getattr(start, source)[name]
+            less = Point(**{**vars(point), source: smaller})
+            if goal.price(less) == 0:
+                point = less
+    return point
+
+
+def predicted(findings: Sequence[Found]) -> Verdict:
+    """What the engine will say if the right rules are right; the function only where all errors name the same."""
+    errors = [found for found in findings if found.severity == "error"]
+    deciding = {function(found.decided_by) for found in errors}
+    return Verdict(not errors, deciding.pop() if len(deciding) == 1 else "")
+
+
+def catches(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
+    """The lines on which a mutant would be noticed."""
+    found = []
+    for effect in surrounding.laboratory.effects(mutant):
+        if not effect.stand.bare:
+            continue
+        before = [effect.stand.found(RULES[rule]) for rule in surrounding.laboratory.broken(effect.stand)]
+        verdict = predicted(before)
+        if not verdict(effect.findings) or (verdict.accepted and REPORTED & effect.settings.keys()):
+            found.append(surrounding.point(effect))
+            if len(found) == KEPT:
+                break
+    return found
+
+
+def near_misses(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
+    """Lines on which a mutant would be caught if the engine, of several reasons to refuse, named the right one first.
+
+    They are those on which the mutant loses the only finding that names a function; fewest other reasons first.
+    """
+    laboratory = surrounding.laboratory
+    found: list[tuple[int, int, str, Point]] = []
+    for effect in laboratory.effects(mutant):
+        if not effect.stand.bare:
+            continue
+        before = {function(RULES[rule].decided_by) for rule in laboratory.broken(effect.stand) if refuses(RULES[rule])}
+        after = {function(RULES[rule].decided_by) for rule in effect.broken if refuses(RULES[rule])}
+        if before - after:
+            point = surrounding.point(effect)
+            found.append((len(before), len(point.args), point.key, point))
+    return [one[-1] for one in sorted(found, key=lambda one: one[:3])[:PERHAPS]]
+
+
+def refuses(rule: Rule) -> bool:
+    """Whether a rule refuses command lines."""
+    return rule.severity == "error" and not rule.hole
+
+
+def told_apart(mutant: RuleMutant, starts: Sequence[Point], witnesses: Sequence[Point], draw: Random) -> list[Point]:
+    """Lines found by walking towards a difference in whether the rule is broken."""
+    walk = Walk(mutant.original.when, draw, ROLES)
+    goal = difference(mutant.original, mutant.rule)
+    found = []
+    tried = [*draw.sample(starts, min(TRIES, len(starts))), *draw.sample(witnesses, min(TRIES, len(witnesses)))]
+    for start in tried:
+        there = walk.to(start, goal, APART)
+        if there is not None:
+            there = shrunk(there, start, goal)
+            found.append(cleaned(there, walk, goal, mutant.original))
+    return found
+
+
+def cleaned(point: Point, walk: Walk, goal: Goal, rule: Rule) -> Point:
+    """Still told apart, but broken by as few other rules as can be."""
+
+    def others(there: Point) -> list[Rule]:
+        broken = stand(there, 0).broken(SGLANG.rules)
+        return [one for one in broken if one.id != rule.id and refuses(one)]
+
+    for _ in range(6):
+        broken = others(point)
+        if not broken:
+            return point
+        other = Walk(broken[0].when, walk.draw)
+        for there in other.neighbours(point, 30):
+            if goal.price(there) == 0 and len(others(there)) < len(broken):
+                point = there
+                break
+        else:
+            return point
+    return point
+
+
+def chosen(catchers: Mapping[Mutant, Iterable[Point]]) -> list[Point]:
+    """The few lines that catch every mutant that any of them catches; the best first."""
+    caught: dict[str, set[int]] = defaultdict(set)
+    points: dict[str, Point] = {}
+    for at, found in enumerate(catchers.values()):
+        for point in found:
+            points[point.key] = point
+            caught[point.key].add(at)
+    picked = []
+    while caught:
+        best = max(caught, key=lambda key: (len(caught[key]), -len(key), key))
+        picked.append(points[best])
+        done = caught[best]
+        caught = {key: left for key, old in caught.items() if (left := old - done)}
+    return picked

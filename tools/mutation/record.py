@@ -1,0 +1,108 @@
+"""Everything that is recorded about what the rules must say: command lines with the engine's answers, and specs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.engines.sglang.test_prerelease import ALL, LINES
+from tools.corpus.field_cases import FieldCase, field_cases
+from tools.corpus.rule_examples import RuleExample, rule_examples
+from tools.differential.comparison import VERSION, function
+from tools.mutation.subject import Found, Stand, line, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+DATA: Final = Path(__file__).parents[1] / "differential" / "data"
+VERDICTS: Final = DATA / "verdicts.jsonl"
+BOUNDARIES: Final = DATA / "boundaries.jsonl"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the engine said to a command line: findings must come to the same.
+
+    Attributes:
+        accepted: no error may be found; otherwise at least one must.
+        deciding: function of the engine that one of the errors must name; empty: unknown.
+    """
+
+    accepted: bool
+    deciding: str = ""
+
+    def __call__(self, findings: Sequence[Found]) -> bool:
+        errors = [found for found in findings if found.severity == "error"]
+        if self.accepted or not errors:
+            return self.accepted and not errors
+        return not self.deciding or any(function(found.decided_by) == self.deciding for found in errors)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What somebody wants to be told of a spec: findings must hold it."""
+
+    case: FieldCase
+
+    def __call__(self, findings: Sequence[Found]) -> bool:
+        errors = {found.rule for found in findings if found.severity == "error"}
+        warnings = {found.rule for found in findings if found.severity == "warning"}
+        case = self.case
+        return (
+            bool(case.refused) == bool(errors)
+            and set(case.refused) <= errors
+            and set(case.warned) <= warnings
+            and not set(case.quiet) & (errors | warnings)
+        )
+
+
+@dataclass(frozen=True)
+class Speaks:
+    """Whether one rule is among the findings."""
+
+    rule: str
+    speaks: bool
+
+    def __call__(self, findings: Sequence[Found]) -> bool:
+        return any(found.rule == self.rule for found in findings) == self.speaks
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of command lines."""
+    return [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def recorded_line(row: Mapping[str, Any]) -> Stand:
+    """A row of `verdicts.jsonl` or `boundaries.jsonl`."""
+    verdict = Verdict(row["accepted"], function(row.get("decided_by")))
+    settings = row.get("resolved", {}) if row["accepted"] else {}
+    return line(
+        row["id"], VERSION, row["platform"], row["argv"], row.get("env") or {}, row.get("config"), verdict, settings
+    )
+
+
+def _early_lines() -> Iterator[Stand]:
+    for at, (flags, refusing, platform) in enumerate(LINES):
+        for version in ALL:
+            verdict = Verdict(version not in refusing)
+            argv = ["--tp-size", "4", *flags.split()]
+            yield line(f"{version} line {at}", version, platform, argv, {}, None, verdict, {})
+
+
+@cache
+def recorded() -> tuple[Stand, ...]:
+    """Every recorded thing."""
+    lines = [recorded_line(row) for path in (VERDICTS, BOUNDARIES) for row in rows(path)]
+    specs = [spec(case.name, case.document, Told(case)) for case in field_cases()]
+    examples = map(_example, rule_examples())
+    return (*lines, *_early_lines(), *(stand for stand in (*specs, *examples) if stand is not None))
+
+
+def _example(example: RuleExample) -> Stand | None:
+    told = Speaks(example.rule, example.speaks)
+    if example.document is not None:
+        return spec(example.name, example.document, told)
+    return line(example.name, example.version, example.platform, example.argv, example.env, None, told, {})

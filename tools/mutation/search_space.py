@@ -1,0 +1,347 @@
+"""Command lines around a rule: those that just break it, those that just do not, and what a step to a side makes of it.
+
+The tricky idea: a rule is a condition, so lines that break it are found by walking downhill. The cost of a condition is
+how many of its terms stand the wrong way; a step changes one flag, variable or platform that a wrong term reads, and is
+kept when the cost does not grow.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from epd_operator.engines import table
+from epd_operator.engines.sglang.flags import written
+from epd_operator.rules import commandline
+from epd_operator.rules.expression import (
+    Circumstance,
+    Compare,
+    Const,
+    Expr,
+    Leaf,
+    Logic,
+    Named,
+    Not,
+    OneOf,
+    Text,
+    When,
+    leaves_of,
+    walk,
+)
+from epd_operator.rules.flag import Unreadable
+from epd_operator.rules.process import Process
+from tools.differential.comparison import VERSION
+from tools.differential.generator import MODEL, PLATFORMS, Case
+from tools.differential.vocabulary import ENV, FLAGS
+from tools.mutation.subject import SGLANG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from random import Random
+
+    from epd_operator.rules.expression import Scope
+
+    Wanted = tuple[Expr, bool]
+
+CATALOGUE: Final = SGLANG.catalogue(VERSION, "aggregated")
+RANK: Final = SGLANG.rank(VERSION)
+# Words that a variable is set to besides what a rule compares it with.
+_SWITCHED: Final = ("1", "0", "true", "false", "x")
+_INTEGERS: Final = (-1, 0, 1, 2, 4, 8)
+_REALS: Final = (-1.0, 0.0, 0.5, 1.0, 1.5)
+_TEXTS: Final = ("x", "", "1", "0", "a,b", "{}", "[]", '{"a": 1}', "tcp://*:6557", "http://e:30000")
+# What no walk would write: settings inside a text.
+_JSON: Final = {
+    "cuda-graph-config": (
+        *(f'{{"{phase}": {{"backend": "{name}"}}}}' for phase in ("prefill", "decode") for name in ("full", "x")),
+        *(f'{{"{phase}": {{"max_bs": {size}}}}}' for phase in ("prefill", "decode") for size in (2, '"2"', 1.5)),
+        *(
+            f'{{"{phase}": {{"bs": {sizes}}}}}'
+            for phase in ("prefill", "decode")
+            for sizes in ("[2]", "[]", "2", '"x"')
+        ),
+        *(f'{{"prefill": {{"max_context_size": {size}}}}}' for size in (-1, 0, 256, 1048577)),
+    ),
+    "watermark-config": (
+        *('{"key": "1f"}', '{"key_b": "1f"}', '{"key": "1f", "mixing_probability": 0.4}', '{"enforce_all": true}'),
+        *('{"key": "1f", "max_probability": 0}', '{"key": "1f", "context_window": 65}', '{"colour": 1}'),
+    ),
+}
+ROLES: Final = (written("disaggregation-mode"), written("encoder-only"))
+STEPS: Final = 600
+
+
+@dataclass(frozen=True)
+class Point:
+    """A command line in the making.
+
+    Attributes:
+        platform: what it runs on.
+        args: flags by canonical name.
+        env: variables.
+        config: fields of config.json that differ from the released checkpoint's.
+    """
+
+    platform: str
+    args: Mapping[str, Any]
+    env: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+
+    def case(self, name: str) -> Case:
+        """As a question to the engine."""
+        argv = ("--model-path", MODEL, *commandline.render(self.args, CATALOGUE))
+        return Case(name, self.platform, argv, dict(self.env), self.config)
+
+    def process(self) -> Process:
+        """As rules see it."""
+        facts = SGLANG.checkpoint if self.config is None else table.checkpoint(self.config)
+        return Process(role(self.args), self.platform, RANK, self.args, self.env, facts)
+
+    def with_(self, leaf: Leaf, value: Any) -> Point:
+        """The same with another value at a flag or variable; None takes it away."""
+        source = self.args if leaf.source == "flag" else self.env
+        changed = {name: old for name, old in source.items() if name != leaf.name}
+        if value is not None:
+            changed[leaf.name] = value
+        return replace(self, args=changed) if leaf.source == "flag" else replace(self, env=changed)
+
+    @property
+    def key(self) -> str:
+        """Equal for equal lines."""
+        return json.dumps([self.platform, self.args, self.env, self.config], sort_keys=True)
+
+
+def point_of(case: Case) -> Point | None:
+    """A question to the engine as a point; None when its parser would refuse it."""
+    parsed = commandline.parse(case.argv, CATALOGUE)
+    if parsed.faults:
+        return None
+    args = {name: value for name, value in parsed.args.items() if name != "model-path"}
+    return Point(case.platform, args, dict(case.env), case.config)
+
+
+def role(args: Mapping[str, Any]) -> str:
+    """What a process with these flags is."""
+    if args.get("encoder-only"):
+        return "encode"
+    mode = args.get("disaggregation-mode")
+    return mode if mode in {"prefill", "decode"} else "aggregated"
+
+
+def bases(configs: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """Lines that the engine accepts: where a walk begins."""
+    modes: tuple[dict[str, Any], ...] = (
+        {},
+        {"disaggregation-mode": "prefill"},
+        {"disaggregation-mode": "decode"},
+        {"encoder-only": True},
+        {"language-model-only": True},
+    )
+    plain = [Point(platform, {"tp-size": 4, **mode}) for mode in modes for platform in PLATFORMS]
+    return plain + [Point(PLATFORMS[1], {"tp-size": 4}, config=config) for config in configs]
+
+
+class Values:
+    """What each flag or variable that an expression reads may be set to, to stand on either side of a boundary."""
+
+    def __init__(self, expression: Expr) -> None:
+        nodes = walk(expression)
+        self.leaves = [leaf for leaf in leaves_of(expression) if leaf.source in {"flag", "env"}]
+        constants = [node.constant for node in nodes if isinstance(node, Const)]
+        numbers = [value for value in constants if isinstance(value, int | float) and not isinstance(value, bool)]
+        self._near = sorted({at for number in numbers for at in _around(number)})
+        self._words: dict[str, set[Any]] = {}
+        for node in nodes:
+            words = _compared(node)
+            if words:
+                for leaf in leaves_of(node):
+                    self._words.setdefault(leaf.name, set()).update(words)
+        self._known: dict[str, list[Any]] = {}
+
+    def of(self, leaf: Leaf) -> list[Any]:
+        """The values of a leaf, None for an absent one among them."""
+        if leaf.name not in self._known:
+            words = sorted(self._words.get(leaf.name, ()), key=str)
+            found = self._variable(leaf.name, words) if leaf.source == "env" else self._flag(leaf.name, words)
+            self._known[leaf.name] = [None, *found]
+        return self._known[leaf.name]
+
+    def _variable(self, name: str, words: Sequence[Any]) -> list[Any]:
+        usual = ENV.get(name, "").replace("|", " ").split()
+        return list(dict.fromkeys([*map(str, words), *usual, *_SWITCHED, *map(str, self._near)]))
+
+    def _flag(self, name: str, words: Sequence[Any]) -> list[Any]:
+        spec = CATALOGUE[name]
+        if spec.switch:
+            return [True, False] if spec.negatable else [True]
+        usual = FLAGS.get(f"--{name}", "").replace("|", " ").split()
+        near = [number for number in self._near if spec.type == "float" or isinstance(number, int)]
+        numbers = {"int": _INTEGERS, "human-int": _INTEGERS, "float": _REALS}
+        tried = [*words, *usual, *_JSON.get(name, ()), *(spec.choices or (*numbers.get(spec.type, _TEXTS), *near))]
+        found: dict[str, Any] = {}
+        for value in tried:
+            read = _readable(name, str(value).split("~"))
+            if read is not None:
+                found.setdefault(repr(read), read)
+        return list(found.values())
+
+
+def _readable(name: str, words: Sequence[str]) -> Any:
+    """What the parser makes of words; None when it refuses them."""
+    spec = CATALOGUE[name]
+    try:
+        read = [spec.read(word) for word in words]
+    except Unreadable:
+        return None
+    many = spec.nargs in {"*", "+"}
+    return None if None in read or (len(read) > 1 and not many) else read if many else read[0]
+
+
+def _around(number: float) -> Iterable[float]:
+    return (number - 1, number, number + 1, number * 2, number // 2 if isinstance(number, int) else number / 2)
+
+
+def _compared(node: Expr) -> list[Any]:
+    """The words that a node compares with."""
+    match node:
+        case OneOf():
+            return list(node.choices)
+        case Compare():
+            return [side.constant for side in node.parts if isinstance(side, Const) and side.constant is not None]
+        case Text() if node.argument:
+            return [node.argument, f"{node.argument}x", f"x{node.argument}"]
+        case _:
+            return []
+
+
+def cost(node: Expr, scope: Scope, *, want: bool) -> int:
+    """How many terms of a condition stand against what is wanted; 0 when it is so."""
+    match node:
+        case Logic():
+            costs = [cost(term, scope, want=want) for term in node.terms]
+            return sum(costs) if (node.symbol == "&&") == want else min(costs, default=1)
+        case Not():
+            return cost(node.term, scope, want=not want)
+        case Named():
+            return cost(node.body, scope, want=want)
+        case When():
+            met = bool(node.condition.value(scope))
+            branch = node.then if met else node.other
+            other = node.other if met else node.then
+            stay = cost(branch, scope, want=want)
+            return min(stay, cost(node.condition, scope, want=not met) + cost(other, scope, want=want))
+        case Const():
+            return 0 if bool(node.constant) == want else 1000
+        case _:
+            return int(bool(node.value(scope)) != want)
+
+
+def deciding(node: Expr, given: tuple[Wanted, ...] = ()) -> Iterator[tuple[Expr, Sequence[Wanted]]]:
+    """Each term of a condition, with what must be true and false of the others so that it alone decides the whole."""
+    match node:
+        case Logic():
+            for at, term in enumerate(node.terms):
+                rest = (*node.terms[:at], *node.terms[at + 1 :])
+                alone = (*given, *((other, node.symbol == "&&") for other in rest))
+                yield term, alone
+                yield from deciding(term, alone)
+        case Not():
+            yield from deciding(node.term, given)
+        case Named():
+            yield from deciding(node.body, given)
+        case _:
+            return
+
+
+def blamed(node: Expr, scope: Scope, *, want: bool) -> list[Leaf | None]:
+    """What the terms read that stand against what is wanted; None stands for the platform."""
+    match node:
+        case Logic():
+            return [leaf for term in node.terms for leaf in blamed(term, scope, want=want)]
+        case Not():
+            return blamed(node.term, scope, want=not want)
+        case Named():
+            return blamed(node.body, scope, want=want)
+        case _ if bool(node.value(scope)) == want:
+            return []
+        case _:
+            return list(_read(node))
+
+
+_READ: dict[int, tuple[Expr, tuple[Leaf | None, ...]]] = {}
+
+
+def _read(node: Expr) -> tuple[Leaf | None, ...]:
+    if id(node) not in _READ:  # The node is kept beside, or its number could come to mean another one.
+        found: list[Leaf | None] = [leaf for leaf in leaves_of(node) if leaf.source in {"flag", "env"}]
+        about = {part.name for part in walk(node) if isinstance(part, Circumstance)}
+        found += [*(ROLES if "role" in about else ()), *((None,) if "platform" in about else ())]
+        _READ[id(node)] = node, tuple(found)
+    return _READ[id(node)][1]
+
+
+class Goal:
+    """What a line is wanted to be: one of some alternatives, each of conditions with what is wanted of them."""
+
+    def __init__(self, *alternatives: Sequence[Wanted]) -> None:
+        self.alternatives = alternatives
+
+    def price(self, point: Point) -> int:
+        """How many terms stand against it."""
+        process = point.process()
+        return min(_sum(alternative, process) for alternative in self.alternatives)
+
+    def blamed(self, point: Point) -> list[Leaf | None]:
+        """What the terms read that stand against the nearest alternative."""
+        process = point.process()
+        nearest = min(self.alternatives, key=lambda alternative: _sum(alternative, process))
+        return [leaf for condition, want in nearest for leaf in blamed(condition, process, want=want)]
+
+
+def _sum(alternative: Sequence[Wanted], process: Process) -> int:
+    return sum(cost(condition, process, want=want) for condition, want in alternative)
+
+
+class Walk:
+    """Ways from a line to one that an expression is true of, or false."""
+
+    def __init__(self, expression: Expr, draw: Random, extra: Iterable[Leaf] = ()) -> None:
+        self.values = Values(expression)
+        self.leaves = list(dict.fromkeys([*self.values.leaves, *extra]))
+        self.draw = draw
+
+    def step(self, point: Point, blamed: Sequence[Leaf | None] = ()) -> Point:
+        """A line that differs in one place, most often in one that is to blame."""
+        draw = self.draw
+        leaf = draw.choice(blamed) if blamed and draw.random() < 0.7 else draw.choice([None, *self.leaves])
+        if leaf is None:
+            return replace(point, platform=draw.choice(PLATFORMS))
+        return point.with_(leaf, draw.choice(self.values.of(leaf)))
+
+    def neighbours(self, point: Point, most: int) -> list[Point]:
+        """Lines that differ in one place, all of them or a sample."""
+        found = [replace(point, platform=platform) for platform in PLATFORMS if platform != point.platform]
+        leaves = {leaf.name: leaf for leaf in (*self.leaves, *ROLES)}
+        found += [point.with_(leaf, value) for leaf in leaves.values() for value in self.values.of(leaf)]
+        return found if len(found) <= most else self.draw.sample(found, most)
+
+    def to(self, start: Point, goal: Goal, steps: int = STEPS) -> Point | None:
+        """Walk until nothing is left to pay.
+
+        Args:
+            start: where to begin.
+            goal: what the line is wanted to be.
+            steps: how long to try.
+        """
+        point, paid = start, goal.price(start)
+        blamed = goal.blamed(start)
+        for _ in range(steps):
+            if paid == 0:
+                return point
+            there = self.step(point, blamed)
+            asked = goal.price(there)
+            if asked <= paid:
+                point, paid = there, asked
+                blamed = goal.blamed(there)
+        return point if paid == 0 else None
