@@ -45,7 +45,7 @@ def seconds(words: list[str], folder: Path) -> tuple[float, float]:
     """CPU and wall seconds of one run of `epd`; the exit status may be 0 or 1.
 
     Raises:
-        RuntimeError: the run did not do its work.
+        RuntimeError: The run did not do its work.
     """
     start = time.perf_counter()
     child = subprocess.Popen(  # noqa: S603 - our own program
@@ -70,8 +70,8 @@ def _environment(folder: Path) -> dict[str, str]:
 def medians(words: list[str], folder: Path, runs: int) -> tuple[float, float]:
     """Medians of CPU and wall seconds, after one run that compiles what is not yet."""
     seconds(words, folder)
-    found = [seconds(words, folder) for _ in range(runs)]
-    return statistics.median(cpu for cpu, _ in found), statistics.median(wall for _, wall in found)
+    result = [seconds(words, folder) for _ in range(runs)]
+    return statistics.median(cpu for cpu, _ in result), statistics.median(wall for _, wall in result)
 
 
 def measure() -> dict[str, float]:
@@ -105,8 +105,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.validate", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     as_json = parser.parse_args().json
-    found = measure()
-    print(json.dumps(found) if as_json else "\n".join(f"{name:26} {value:g}" for name, value in found.items()))
+    result = measure()
+    print(json.dumps(result) if as_json else "\n".join(f"{name:26} {value:g}" for name, value in result.items()))
 
 
 if __name__ == "__main__":

@@ -130,11 +130,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in range(given.runs):
         sys.stderr.write(f"start {number + 1} of {given.runs}\n")
         runs.append(measure())
-    found = {name: Spread.of([getattr(run, name) for run in runs]) for name in vars(runs[0])}
+    result = {name: Spread.of([getattr(run, name) for run in runs]) for name in vars(runs[0])}
     if given.json:
-        print(json.dumps({name: spread.to_json() for name, spread in found.items()}))
+        print(json.dumps({name: spread.to_json() for name, spread in result.items()}))
         return 0
-    for name, spread in found.items():
+    for name, spread in result.items():
         print(f"{name:18} {spread.median:8.1f}  ({spread.low:.1f}-{spread.high:.1f})")
     return 0
 

@@ -40,11 +40,11 @@ class Forward:
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        if found is None:
+        match = re.search(r"127\.0\.0\.1:(\d+)", line)
+        if match is None:
             rest = self.process.communicate(timeout=10)[0]
             raise ConnectionError(f"port-forward failed: {line}{rest}".strip())
-        return f"http://127.0.0.1:{found.group(1)}"
+        return f"http://127.0.0.1:{match.group(1)}"
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None

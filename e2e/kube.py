@@ -57,8 +57,8 @@ class Kube:
 
     def find(self, api_version: str, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
         """Live objects of one kind, by label selector."""
-        found = self.resource(api_version, kind).get(namespace=namespace, label_selector=selector)
-        return [dict(item) for item in found.to_dict()["items"]]
+        result = self.resource(api_version, kind).get(namespace=namespace, label_selector=selector)
+        return [dict(item) for item in result.to_dict()["items"]]
 
     def delete(self, api_version: str, kind: str, namespace: str | None, name: str, **options: Any) -> None:
         """Delete one object; nothing happens where it is already gone."""
@@ -99,9 +99,9 @@ def conditions(obj: Object | None) -> dict[str, Object]:
 
 def is_true(obj: Object | None, condition: str) -> bool:
     """Whether a condition is True for the generation that was last written."""
-    found = conditions(obj).get(condition) or {}
+    result = conditions(obj).get(condition) or {}
     generation = ((obj or {}).get("metadata") or {}).get("generation")
-    return found.get("status") == "True" and found.get("observedGeneration") == generation
+    return result.get("status") == "True" and result.get("observedGeneration") == generation
 
 
 def until(what: str, probe: Callable[[], Any], *, seconds: float, every: float = 0.25) -> Any:

@@ -32,7 +32,7 @@ def install(pyproject: Path, code: Path, environment: Path) -> list[str]:
         The names of the commands that this image has.
 
     Raises:
-        SystemExit: a module does not compile, or a command's module cannot be imported here; pods would not start.
+        SystemExit: A module does not compile, or a command's module cannot be imported here; pods would not start.
     """
     project = tomllib.loads(pyproject.read_text())["project"]
     metadata = code / f"{project['name']}-{project['version']}.dist-info"

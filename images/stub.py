@@ -55,9 +55,9 @@ class Library:
     """What one shared object offers and asks for.
 
     Attributes:
-        needed: file names it loads.
-        defined: names of the symbols it offers.
-        undefined: names of the symbols that must come from elsewhere; weak ones are left out.
+        needed: File names it loads.
+        defined: Names of the symbols it offers.
+        undefined: Names of the symbols that must come from elsewhere; weak ones are left out.
     """
 
     needed: tuple[str, ...]
@@ -77,7 +77,7 @@ def read(path: Path) -> Library:
     """Read the dynamic symbols of a 64-bit little-endian ELF file.
 
     Raises:
-        ValueError: the file is something else.
+        ValueError: The file is something else.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:6] != b"\x7fELF\x02\x01":
@@ -252,7 +252,7 @@ def lighten(packages: Path) -> int:
         The number of symbols the stub defines; 0 when this torch has no CUDA half.
 
     Raises:
-        ValueError: not an x86-64 torch, or its layout is not the one of the public wheels.
+        ValueError: Not an x86-64 torch, or its layout is not the one of the public wheels.
     """
     libraries = packages / "torch" / "lib"
     if not (libraries / DROPPED[0]).exists():

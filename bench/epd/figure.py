@@ -36,9 +36,9 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 def _panel(panel: Axes, results: Sequence[Result], read: Callable[[Result, Kind], Latency | None]) -> None:
     for number, kind in enumerate(KINDS):
-        found = [(place, read(result, kind)) for place, result in enumerate(results)]
+        outcome = [(place, read(result, kind)) for place, result in enumerate(results)]
         shift = (number - 0.5) * (_WIDTH + 0.04)
-        known = [(place + shift, *vars(latency).values()) for place, latency in found if latency is not None]
+        known = [(place + shift, *vars(latency).values()) for place, latency in outcome if latency is not None]
         if not known:
             continue
         places = [row[0] for row in known]

@@ -69,27 +69,27 @@ def parse(words: Sequence[str] | None = None) -> Options:
 def main(words: Sequence[str] | None = None) -> int:
     """Print the report; the exit status is 1 where the kernels cannot run or are wrong."""
     options = parse(words)
-    found = list(points(options.operations, CASES, RELEASED))
+    result = list(points(options.operations, CASES, RELEASED))
     gpu = ""
     machine: Machine | None = options.machine or DEFAULT
     if torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
         machine = options.machine or find(gpu)
         try:
-            found = _measure(found, options.repeats)
+            result = _measure(result, options.repeats)
         except (dispatch.Unavailable, Disagreement) as error:
             print(f"Error: {error}", file=sys.stderr)
             return 1
-    report = table.document(found, machine, gpu)
-    print(json.dumps(report) if options.json else table.table(found, machine, gpu))
+    report = table.document(result, machine, gpu)
+    print(json.dumps(report) if options.json else table.table(result, machine, gpu))
     return 0
 
 
-def _measure(found: Sequence[Point], repeats: int) -> list[Point]:
+def _measure(result: Sequence[Point], repeats: int) -> list[Point]:
     device = torch.device("cuda")
     return list(
         timed(
-            found,
+            result,
             clock(device),
             kernels=dispatch.load("triton", device),
             baseline=dispatch.load("torch", device),

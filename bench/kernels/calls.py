@@ -35,8 +35,8 @@ def _window_slots(inputs: Inputs) -> Call:
 
     def run(operations: Operations) -> tuple[Tensor, ...]:
         where = (layout.positions, layout.floors, layout.requests, table)
-        found = operations.window_slots(*where, page_size=sizes.page_size, window=sizes.window)
-        return found.slots, found.counts
+        result = operations.window_slots(*where, page_size=sizes.page_size, window=sizes.window)
+        return result.slots, result.counts
 
     read = {name: getattr(layout, name) for name in ("positions", "floors", "requests")}
     return Call(run, {**read, **vars(inputs.slots)})

@@ -62,7 +62,7 @@ class Point:
     def to_json(self, machine: Machine | None) -> dict[str, Any]:
         """Every figure; times in microseconds, floors of `machine` where its peaks are known."""
         least = self.operation.least(self.case, self.sizes)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "operation": self.operation.name,
             "case": self.case.name,
             "rows": self.case.rows(self.sizes.window),
@@ -71,15 +71,15 @@ class Point:
             "streams": {stream.name: {"bytes": stream.bytes, "written": stream.written} for stream in least.streams},
         }
         if self.operation.reused:
-            found["least_bytes_reused"] = self.operation.reused(self.case, self.sizes).bytes
+            result["least_bytes_reused"] = self.operation.reused(self.case, self.sizes).bytes
         if machine:
-            found["floor_us"] = round(machine.floor(least) * 1e6, 4)
+            result["floor_us"] = round(machine.floor(least) * 1e6, 4)
         if self.measured:
             for name, spread in vars(self.measured).items():
-                found[f"{name}_us"] = {key: round(value * 1e6, 3) for key, value in vars(spread).items()}
+                result[f"{name}_us"] = {key: round(value * 1e6, 3) for key, value in vars(spread).items()}
             if machine:
-                found["share_of_floor"] = round(machine.floor(least) / self.measured.kernel.median, 4)
-        return found
+                result["share_of_floor"] = round(machine.floor(least) / self.measured.kernel.median, 4)
+        return result
 
 
 def compare(name: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
@@ -106,7 +106,7 @@ def points(operations: Sequence[Operation], cases: Sequence[Case], sizes: Sizes)
 
 
 def timed(
-    found: Sequence[Point],
+    outcome: Sequence[Point],
     timer: Clock,
     *,
     kernels: Operations,
@@ -121,7 +121,7 @@ def timed(
         Disagreement: A kernel gives something else than torch.
     """
     inputs: Inputs | None = None
-    for point in found:
+    for point in outcome:
         if inputs is None or inputs.case != point.case:
             inputs = Inputs(point.case, point.sizes, device)
         name = point.operation.name

@@ -87,11 +87,11 @@ def measure(options: Options, folder: Path) -> Report:
 
 
 def _cells(ttls: Sequence[float], windows: Sequence[int], copies: Sequence[int]) -> list[replay.Cell]:
-    found = []
+    result = []
     for number, ttl, size in product(copies, ttls, windows):
         _tell(f"trace x {number}, {ttl:g} s, {size:,} windows")
-        found.append(replay.replay(turns(), ttl, size, number))
-    return found
+        result.append(replay.replay(turns(), ttl, size, number))
+    return result
 
 
 def _tell(what: str) -> None:

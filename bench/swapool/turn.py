@@ -92,8 +92,8 @@ class _Server:
     def counts(self) -> dict[str, Any]:
         """What the pool came to."""
         with urllib.request.urlopen(f"{self._url}/server_info", timeout=_SECONDS) as answer:  # noqa: S310 - as above
-            found: dict[str, Any] = json.load(answer)["swa_pool"]
-        return found
+            result: dict[str, Any] = json.load(answer)["swa_pool"]
+        return result
 
     def settle(self) -> dict[str, Any]:
         """Wait until the windows that were handed in are stored or dropped."""
@@ -116,23 +116,23 @@ class _Bench:
     def round(self, tokens: int) -> dict[State, float]:
         """Each state once."""
         valve = self._pool.servers[0]
-        found: dict[State, float] = {}
+        result: dict[State, float] = {}
         first, then = self._conversation(self._alone, tokens)
-        found["no pool"] = self._timed(self._alone, [*first, *then])
-        found["hit"] = self._expect("hits", tokens)
-        found["miss"] = self._expect("misses", tokens, forgotten=True)
+        result["no pool"] = self._timed(self._alone, [*first, *then])
+        result["hit"] = self._expect("hits", tokens)
+        result["miss"] = self._expect("misses", tokens, forgotten=True)
         talks = [self._conversation(self._pooled, tokens) for _ in range(2)]
         hits = self._pooled.settle()["hits"]
         valve.freeze()
         try:
             for state, (first, then) in zip(STATES[3:], talks, strict=True):
-                found[state] = self._timed(self._pooled, [*first, *then])
+                result[state] = self._timed(self._pooled, [*first, *then])
         finally:
             valve.thaw()
         if self._pooled.counts()["hits"] != hits:
             raise Unexpected("a frozen pool has answered")
         self._recover(tokens)
-        return found
+        return result
 
     def _expect(self, count: str, tokens: int, *, forgotten: bool = False) -> float:
         first, then = self._conversation(self._pooled, tokens)

@@ -51,7 +51,7 @@ def writes(*, since: dt.datetime) -> list[Object]:
     log = access.audit_log()
     if log is None:
         pytest.skip("this cluster's audit log cannot be read (only the local cluster's can)")
-    found = []
+    actual = []
     for line in log.read_text().splitlines():
         record = json.loads(line)
         if record["stage"] != "ResponseComplete" or record["verb"] not in WRITES:
@@ -59,8 +59,8 @@ def writes(*, since: dt.datetime) -> list[Object]:
         at = dt.datetime.fromisoformat(record["requestReceivedTimestamp"])
         resource = record.get("objectRef", {}).get("resource")
         if record["user"].get("username") == ACCOUNT and at >= since and resource not in {"leases", "events"}:
-            found.append(record)
-    return found
+            actual.append(record)
+    return actual
 
 
 def now() -> dt.datetime:

@@ -12,7 +12,7 @@ def kill(pod: str) -> bool:
 
     Deleting a pod without grace is no substitute: its kubelet still gives it the time to drain.
     """
-    found = False
+    actual = False
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -22,5 +22,5 @@ def kill(pod: str) -> bool:
             continue
         if f"HOSTNAME={pod}".encode() in environment:
             os.kill(int(entry.name), signal.SIGKILL)
-            found = True
-    return found
+            actual = True
+    return actual

@@ -30,8 +30,8 @@ def ready(kube: Kube, namespace: str, name: str, seconds: float = 150) -> Object
         return live if is_true(live, "Ready") else None
 
     try:
-        found: Object = until(f"{namespace}/{name} to be Ready", probe, seconds=seconds)
+        actual: Object = until(f"{namespace}/{name} to be Ready", probe, seconds=seconds)
     except TimeoutError as error:
         status = (kube.deployment(namespace, name) or {}).get("status")
         raise TimeoutError(f"{error}; status: {yaml.safe_dump(status)}") from None
-    return found
+    return actual

@@ -133,9 +133,9 @@ def test_the_policies_are_taken_and_type_checked_without_a_warning(operator: Kub
         done = [one for one in live if one["status"].get("observedGeneration") == one["metadata"]["generation"]]
         return live if len(live) == len(done) == 1 + len(table.RULESETS) else []
 
-    for found in until("the policies to be type checked", checked, seconds=60):
-        warnings = (found["status"].get("typeChecking") or {}).get("expressionWarnings")
-        assert not warnings, f"{found['metadata']['name']}: {warnings}"
+    for item in until("the policies to be type checked", checked, seconds=60):
+        warnings = (item["status"].get("typeChecking") or {}).get("expressionWarnings")
+        assert not warnings, f"{item['metadata']['name']}: {warnings}"
 
 
 def test_everything_wrong_is_told_at_once_in_the_words_of_the_command_line(operator: Kube, namespace: str) -> None:
@@ -143,11 +143,11 @@ def test_everything_wrong_is_told_at_once_in_the_words_of_the_command_line(opera
     answer = ask(operator, namespace, document)
     judged = validate(document)
     assert answer.rules == {finding.rule for finding in judged.errors}
-    told = answer.message.split("would not run this: ", 1)[1].split("; [")
-    assert len(told) == len(judged.errors)
+    reported = answer.message.split("would not run this: ", 1)[1].split("; [")
+    assert len(reported) == len(judged.errors)
     (pipeline,) = (one for one in judged.errors if one.rule == "model-pipeline-parallel")
     line = str(pipeline).rsplit(" (", 1)[0]
-    assert line.removeprefix("[") in told
+    assert line.removeprefix("[") in reported
 
 
 def test_command_line_controller_and_api_server_agree(operator: Kube, namespace: str) -> None:
@@ -296,8 +296,8 @@ def _flat(path: str, value: Any) -> Iterator[str]:
 def test_the_operator_writes_the_verdict_of_the_command_line(operator: Kube, unjudged: str) -> None:
     judged = {case.name: (case.document, validate(case.document)) for case in field_cases()}
     storable = {name: pair for name, pair in judged.items() if STRUCTURE not in {one.rule for one in pair[1].findings}}
-    refused = [name for name, (_, found) in storable.items() if not found.accepted][:16]
-    accepted = [name for name, (_, found) in storable.items() if found.accepted][:8]
+    refused = [name for name, (_, actual) in storable.items() if not actual.accepted][:16]
+    accepted = [name for name, (_, actual) in storable.items() if actual.accepted][:8]
     for number, name in enumerate([*refused, *accepted]):
         document = json.loads(json.dumps(storable[name][0]))
         document["metadata"] = {"name": f"case-{number}", "namespace": unjudged}
@@ -305,8 +305,8 @@ def test_the_operator_writes_the_verdict_of_the_command_line(operator: Kube, unj
             part["replicas"] = 0
         operator.apply(document)
     for number, name in enumerate([*refused, *accepted]):
-        found = until(f"the verdict on {name}", partial(verdict, operator, unjudged, f"case-{number}"), seconds=60)
-        assert (found["status"] == "True") == storable[name][1].accepted, f"{name}: {found}"
+        actual = until(f"the verdict on {name}", partial(verdict, operator, unjudged, f"case-{number}"), seconds=60)
+        assert (actual["status"] == "True") == storable[name][1].accepted, f"{name}: {actual}"
 
 
 def test_an_object_that_became_invalid_stays_editable(operator: Kube, unjudged: str) -> None:
@@ -346,13 +346,13 @@ def test_a_bad_generation_changes_no_child_and_the_good_one_keeps_serving(
         """What the operator makes, and the pods: no new one, none replaced, none with another spec."""
         owned = f"{MANAGED_SELECTOR},app.kubernetes.io/instance=steady"
         kinds = (("apps/v1", "Deployment"), ("apps/v1", "ControllerRevision"), ("v1", "Service"), ("v1", "Pod"))
-        found = [one for version, kind in kinds for one in operator.find(version, kind, unjudged, owned)]
+        actual = [one for version, kind in kinds for one in operator.find(version, kind, unjudged, owned)]
         return {
             f"{one['kind']}/{one['metadata']['name']}": (
                 one["metadata"]["uid"],
                 one["metadata"].get("generation", 0),
             )
-            for one in found
+            for one in actual
         }
 
     before = children()
@@ -363,15 +363,15 @@ def test_a_bad_generation_changes_no_child_and_the_good_one_keeps_serving(
     operator.apply(bad)
 
     def refused() -> Object | None:
-        found = verdict(operator, unjudged, "steady")
+        actual = verdict(operator, unjudged, "steady")
         live = operator.deployment(unjudged, "steady")
         assert live is not None
-        current = found is not None and found["observedGeneration"] == live["metadata"]["generation"]
-        return found if current and found is not None and found["status"] == "False" else None
+        current = actual is not None and actual["observedGeneration"] == live["metadata"]["generation"]
+        return actual if current and actual is not None and actual["status"] == "False" else None
 
-    told = until("the bad generation to be refused", refused, seconds=60)
-    assert told["reason"] == "PairPageSize"
-    assert "spec.roles.decode.args.page-size = 32" in told["message"]
+    reported = until("the bad generation to be refused", refused, seconds=60)
+    assert reported["reason"] == "PairPageSize"
+    assert "spec.roles.decode.args.page-size = 32" in reported["message"]
     until("nothing to follow", lambda: children() == before, seconds=5)
     time.sleep(5)  # long enough for a reconcile that should not have been
     assert children() == before

@@ -114,7 +114,7 @@ def test_a_wrong_value_is_refused(value: str, message: str) -> None:
 
 def test_image_references() -> None:
     def images(*flags: str) -> list[str]:
-        (deployment,) = (found for found in documents(template(*flags)) if found["kind"] == "Deployment")
+        (deployment,) = (document for document in documents(template(*flags)) if document["kind"] == "Deployment")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         variables = {entry["name"]: entry.get("value") for entry in container["env"]}
         return [container["image"], variables["EPD_ROUTER_IMAGE"], variables["EPD_WORKER_IMAGE"]]
@@ -128,9 +128,11 @@ def test_image_references() -> None:
 
 
 def test_alerts_are_about_metrics_and_conditions_that_exist() -> None:
-    assert not [found for found in documents(template()) if found["kind"] == "PrometheusRule"]
+    assert not [document for document in documents(template()) if document["kind"] == "PrometheusRule"]
     (rule,) = (
-        found for found in documents(template("--set", "metrics.alerts=true")) if found["kind"] == "PrometheusRule"
+        document
+        for document in documents(template("--set", "metrics.alerts=true"))
+        if document["kind"] == "PrometheusRule"
     )
     alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
@@ -144,11 +146,11 @@ def test_alerts_are_about_metrics_and_conditions_that_exist() -> None:
 def test_two_releases_in_one_namespace_share_no_name() -> None:
     def names(release: str) -> set[tuple[str, str]]:
         text = run(access.tool("helm"), "template", release, CHART, "--set", "crds.enabled=false")
-        return {(found["kind"], found["metadata"]["name"]) for found in documents(text)}
+        return {(document["kind"], document["metadata"]["name"]) for document in documents(text)}
 
     assert not names("a") & names("b")
     long = run(access.tool("helm"), "template", "r" * 53, CHART)
-    assert all(len(found["metadata"]["name"]) <= 63 for found in documents(long))
+    assert all(len(document["metadata"]["name"]) <= 63 for document in documents(long))
 
 
 def test_the_plain_manifests_are_the_rendered_chart() -> None:
@@ -167,9 +169,9 @@ def test_the_plain_policies_are_those_of_the_chart() -> None:
 
 def test_policies_apply_where_the_operator_watches_unless_told_otherwise() -> None:
     def selectors(*flags: str) -> list[dict[str, Any]]:
-        found = [one["spec"] for one in documents(template(*flags)) if one["kind"].endswith("AdmissionPolicyBinding")]
-        assert found
-        return [one["matchResources"]["namespaceSelector"] for one in found]
+        actual = [one["spec"] for one in documents(template(*flags)) if one["kind"].endswith("AdmissionPolicyBinding")]
+        assert actual
+        return [one["matchResources"]["namespaceSelector"] for one in actual]
 
     watched = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["llm", "team-b"]}
     assert all(one == {} for one in selectors())
@@ -182,20 +184,20 @@ def _name(document: dict[str, Any]) -> tuple[str, str]:
     return document["kind"], document["metadata"]["name"]
 
 
-def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain(actual: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The chart's objects without Helm's marks, in the order in which they need each other."""
     order = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
-    for document in found:
+    for document in actual:
         labels = document["metadata"]["labels"]
         del labels["helm.sh/chart"], labels["app.kubernetes.io/managed-by"]
-    return sorted(found, key=lambda one: order.index(one["kind"]) if one["kind"] in order else len(order))
+    return sorted(actual, key=lambda one: order.index(one["kind"]) if one["kind"] in order else len(order))
 
 
 def test_kustomize_builds_the_folders() -> None:
-    kinds = {found["kind"] for found in documents(run(access.tool("kubectl"), "kustomize", INSTALL))}
+    kinds = {document["kind"] for document in documents(run(access.tool("kubectl"), "kustomize", INSTALL))}
     assert {"Namespace", "CustomResourceDefinition", "Deployment", "ClusterRole"} <= kinds
     samples = documents(run(access.tool("kubectl"), "kustomize", ROOT / "manifests" / "samples"))
-    assert {found["kind"] for found in samples} == {"DeepSeekV41Deployment"}
+    assert {document["kind"] for document in samples} == {"DeepSeekV41Deployment"}
 
 
 @pytest.fixture(scope="module")
@@ -217,16 +219,16 @@ def _strict(node: dict[str, Any]) -> dict[str, Any]:
     """Swagger's spelling of a schema as JSON schema: no unknown fields, int-or-string as both."""
     if str(node.get("$ref", "")).endswith("apimachinery.pkg.api.resource.Quantity"):
         return {"type": ["number", "string"]}
-    found = {key: value for key, value in node.items() if not key.startswith("x-kubernetes-")}
+    actual = {key: value for key, value in node.items() if not key.startswith("x-kubernetes-")}
     if "properties" in node:
-        found["properties"] = {name: _strict(child) for name, child in node["properties"].items()}
-        found.setdefault("additionalProperties", False)
+        actual["properties"] = {name: _strict(child) for name, child in node["properties"].items()}
+        actual.setdefault("additionalProperties", False)
     for key in ("items", "additionalProperties"):
         if isinstance(node.get(key), dict):
-            found[key] = _strict(node[key])
+            actual[key] = _strict(node[key])
     if node.get("format") == "int-or-string" or node.get("x-kubernetes-int-or-string"):
-        found["type"] = ["integer", "string"]
-    return found
+        actual["type"] = ["integer", "string"]
+    return actual
 
 
 def _reachable(name: str, definitions: dict[str, Any]) -> set[str]:
@@ -291,11 +293,11 @@ def test_kubeconform_would_notice(schemas: Path) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rendered_manifests_pass_kube_score(variant: str) -> None:
-    found = findings(template(*VARIANTS[variant]))
+    actual = findings(template(*VARIANTS[variant]))
     if variant == "everything off":
         # Whoever turns budget and policy off is told by kube-score, and by nobody else.
-        found -= {"deployment-has-poddisruptionbudget", "pod-networkpolicy"}
-    assert found <= set(EXCEPTIONS)
+        actual -= {"deployment-has-poddisruptionbudget", "pod-networkpolicy"}
+    assert actual <= set(EXCEPTIONS)
 
 
 def test_every_exception_is_still_needed() -> None:

@@ -49,14 +49,14 @@ class Process:
         """What it has logged so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
-    def said(self, message: str) -> Object | None:
+    def logged(self, message: str) -> Object | None:
         """The last line with this message."""
         return next((line for line in reversed(self.lines()) if line["message"] == message), None)
 
     def wait_for(self, message: str, seconds: float) -> Object:
         """Wait for a log line."""
-        found: Object = until(f"{self.name} to say {message!r}", lambda: self.said(message), seconds=seconds)
-        return found
+        actual: Object = until(f"{self.name} to say {message!r}", lambda: self.logged(message), seconds=seconds)
+        return actual
 
     def get(self, port: str, path: str) -> str:
         """GET from one of its ports, whatever the status."""
@@ -359,8 +359,8 @@ def test_a_quota_is_reported_does_not_stop_the_rest_and_a_new_wish_is_acted_on_a
     api.apply(deployment(namespace, "held"))
 
     def reported() -> bool:
-        found = conditions(api.deployment(namespace, "held"))
-        return any("exceeded quota" in str(condition.get("message")) for condition in found.values())
+        actual = conditions(api.deployment(namespace, "held"))
+        return any("exceeded quota" in str(condition.get("message")) for condition in actual.values())
 
     until("the quota in a condition", reported, seconds=20)
     made = children(api, namespace, "held")
@@ -419,14 +419,14 @@ def test_a_frozen_leader_is_replaced_and_never_writes_again(
     api.delete("v1", "Service", namespace, "demo")
     until("the child", lambda: api.get("v1", "Service", namespace, "demo"), seconds=20)
     assert time.monotonic() - frozen <= 20
-    assert standby.said("leading")
+    assert standby.logged("leading")
     done = len(leader.lines())
     api.delete("policy/v1", "PodDisruptionBudget", namespace, "demo-decode")
     leader.kill(signal.SIGCONT)
     assert leader.process.wait(10) == 3
-    said = [line["message"] for line in leader.lines()[done:]]
-    assert "lease lost: ending at once" in said
-    assert not {"created", "changed", "pruned"} & set(said)
+    messages = [line["message"] for line in leader.lines()[done:]]
+    assert "lease lost: ending at once" in messages
+    assert not {"created", "changed", "pruned"} & set(messages)
 
 
 @pytest.fixture(scope="module")

@@ -103,8 +103,8 @@ def test_a_scaled_child_is_scaled_back(operator: Kube, unscheduled: Object) -> N
     operator.merge("apps/v1", "Deployment", namespace, name, {"spec": {"replicas": 5}})
 
     def replicas() -> bool:
-        found = operator.get("apps/v1", "Deployment", namespace, name)
-        return found is not None and found["spec"]["replicas"] == 1
+        actual = operator.get("apps/v1", "Deployment", namespace, name)
+        return actual is not None and actual["spec"]["replicas"] == 1
 
     until("one replica again", replicas, seconds=SOON)
 
@@ -179,12 +179,12 @@ def test_a_stranger_with_a_childs_name_is_left_alone_and_named(
     operator.apply(deployment)
 
     def stalled() -> Object | None:
-        found = conditions(operator.deployment(namespace, "clash")).get("Stalled")
-        return found if found and found["status"] == "True" else None
+        actual = conditions(operator.deployment(namespace, "clash")).get("Stalled")
+        return actual if actual and actual["status"] == "True" else None
 
-    found = until("Stalled", stalled, seconds=SOON)
-    assert found["reason"] == "NameConflict"
-    assert "Service/clash" in found["message"]
+    actual = until("Stalled", stalled, seconds=SOON)
+    assert actual["reason"] == "NameConflict"
+    assert "Service/clash" in actual["message"]
     after = operator.get("v1", "Service", namespace, "clash")
     assert after is not None
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]

@@ -43,25 +43,25 @@ def audited(operator: Kube) -> list[Object]:
 
 def granted(kube: Kube) -> set[Verb]:
     """Every verb the operator's roles grant, read from the cluster."""
-    found: set[Verb] = set()
+    actual: set[Verb] = set()
     group = "rbac.authorization.k8s.io/v1"
     roles = kube.find(group, "ClusterRole", None, "app.kubernetes.io/name=epd-operator")
     roles += kube.find(group, "Role", OPERATOR_NAMESPACE, "app.kubernetes.io/name=epd-operator")
     for role in roles:
         for rule in role["rules"]:
-            found |= {(g, r, v) for g in rule.get("apiGroups", []) for r in rule["resources"] for v in rule["verbs"]}
-    return found
+            actual |= {(g, r, v) for g in rule.get("apiGroups", []) for r in rule["resources"] for v in rule["verbs"]}
+    return actual
 
 
 def used(records: list[Object]) -> set[Verb]:
     """Every verb the operator used with success."""
-    found: set[Verb] = set()
+    actual: set[Verb] = set()
     for record in records:
         ref = record.get("objectRef")
         if ref and record["responseStatus"]["code"] != 403:
             resource = "/".join(filter(None, (ref["resource"], ref.get("subresource"))))
-            found.add((ref.get("apiGroup", ""), resource, record["verb"]))
-    return found
+            actual.add((ref.get("apiGroup", ""), resource, record["verb"]))
+    return actual
 
 
 def test_nothing_the_operator_asks_is_refused(audited: list[Object]) -> None:

@@ -118,8 +118,8 @@ async def test_an_address_is_reused_by_another_pod(world: World) -> None:
     second = await world.engine("prefill", decode.host)
     await world.pods.create("prefill-1", second, key="k2")
     await world.registrar.until_states(prefill_0="ready", prefill_1="ready")
-    found = {w["url"]: (w["worker_type"], w["pairing_protocol"]) for w in await world.workers()}
-    assert found[second.url] == ("prefill", "k2")
+    actual = {w["url"]: (w["worker_type"], w["pairing_protocol"]) for w in await world.workers()}
+    assert actual[second.url] == ("prefill", "k2")
 
 
 async def test_restarts_of_registrar_and_router_need_no_help(world: World) -> None:

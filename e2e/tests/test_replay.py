@@ -48,12 +48,12 @@ def verdict(kube: Kube, namespace: str, reason: str) -> Object:
 
     def probe() -> Object | None:
         live = kube.deployment(namespace, NAME) or {}
-        found = conditions(live).get(KIND, {})
-        current = found.get("observedGeneration") == live.get("metadata", {}).get("generation")
-        return found if current and found.get("reason") == reason else None
+        actual = conditions(live).get(KIND, {})
+        current = actual.get("observedGeneration") == live.get("metadata", {}).get("generation")
+        return actual if current and actual.get("reason") == reason else None
 
-    found: Object = until(f"{KIND} to be {reason}", probe, seconds=SECONDS)
-    return found
+    actual: Object = until(f"{KIND} to be {reason}", probe, seconds=SECONDS)
+    return actual
 
 
 def engine_pods(kube: Kube, namespace: str, role: str) -> list[Object]:
@@ -64,8 +64,8 @@ def engine_pods(kube: Kube, namespace: str, role: str) -> list[Object]:
 def replay_of(kube: Kube, namespace: str) -> dict[str, Any]:
     """What the one prefill pod says of itself."""
     (pod,) = engine_pods(kube, namespace, "prefill")
-    found: dict[str, Any] = kube.pod_json(namespace, pod["metadata"]["name"], 30000, "/server_info")["replay"]
-    return found
+    actual: dict[str, Any] = kube.pod_json(namespace, pod["metadata"]["name"], 30000, "/server_info")["replay"]
+    return actual
 
 
 def ask(stack: Stack, namespace: str) -> None:
@@ -83,15 +83,15 @@ def test_replay_is_told_once_it_happens(operator: Kube, stack: Stack, deployed: 
     namespace = deployed["metadata"]["namespace"]
     assert deployed["status"]["effective"]["replay"] == "On"
     ask(stack, namespace)
-    said = replay_of(operator, namespace)["decoder"]
-    assert said["active"]
-    assert said["rows_skipped"] > 0
-    told = verdict(operator, namespace, "Replaying")
-    assert (told["status"], told["message"]) == ("True", f"decoder half, preset {said['preset']}")
+    message = replay_of(operator, namespace)["decoder"]
+    assert message["active"]
+    assert message["rows_skipped"] > 0
+    reported = verdict(operator, namespace, "Replaying")
+    assert (reported["status"], reported["message"]) == ("True", f"decoder half, preset {message['preset']}")
     (router,) = ready_pods(operator.pods(namespace, f"app.kubernetes.io/instance={NAME},{COMPONENT}=router"))
     state = operator.pod_json(namespace, router["metadata"]["name"], 8081, "/state")
     (seen,) = (worker["replay"]["decoder"] for worker in state["workers"] if worker["role"] == "prefill")
-    assert (seen["active"], seen["rowsSkipped"]) == (True, said["rows_skipped"])
+    assert (seen["active"], seen["rowsSkipped"]) == (True, message["rows_skipped"])
 
 
 def test_off_is_a_matched_set_of_its_own_and_told_as_off(operator: Kube, deployed: Object) -> None:
@@ -110,5 +110,5 @@ def test_off_is_a_matched_set_of_its_own_and_told_as_off(operator: Kube, deploye
         ),
         seconds=60,
     )
-    said = replay_of(operator, namespace)["decoder"]
-    assert (said["active"], said["reason"], said["rows_skipped"]) == (False, "TurnedOff", 0)
+    message = replay_of(operator, namespace)["decoder"]
+    assert (message["active"], message["reason"], message["rows_skipped"]) == (False, "TurnedOff", 0)

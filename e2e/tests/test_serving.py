@@ -39,10 +39,10 @@ def roles(kube: Kube, deployment: Object) -> dict[str, list[Object]]:
     """The Ready engine pods of a deployment by role."""
     meta = deployment["metadata"]
     pods = ready_pods(kube.pods(meta["namespace"], f"app.kubernetes.io/instance={meta['name']},serving.epd.dev/role"))
-    found: dict[str, list[Object]] = {}
+    actual: dict[str, list[Object]] = {}
     for pod in pods:
-        found.setdefault(pod["metadata"]["labels"]["serving.epd.dev/role"], []).append(pod)
-    return found
+        actual.setdefault(pod["metadata"]["labels"]["serving.epd.dev/role"], []).append(pod)
+    return actual
 
 
 def busy(kube: Kube, pod: Object) -> int:

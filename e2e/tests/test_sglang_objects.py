@@ -137,9 +137,9 @@ def groups() -> dict[str, Any]:
 
 
 def test_the_api_server_keeps_a_group_as_it_was_planned(operator: Kube, namespace: str) -> None:
-    found = child(operator, GROUP, namespace, "wide", "prefill")
-    assert found
-    spec = found["spec"]
+    actual = child(operator, GROUP, namespace, "wide", "prefill")
+    assert actual
+    spec = actual["spec"]
     assert (spec["replicas"], spec["startupPolicy"]) == (1, "LeaderCreated")
     template = spec["leaderWorkerTemplate"]
     assert (template["size"], template["restartPolicy"]) == (2, "RecreateGroupOnPodRestart")
@@ -159,10 +159,10 @@ def test_nothing_is_written_once_all_is_planned(operator: Kube, namespace: str) 
         kinds = [GROUP, ("apps/v1", "Deployment"), ("apps/v1", "ControllerRevision")]
         selector = "app.kubernetes.io/managed-by=epd-operator"
         return {
-            f"{kind[1]}/{found['metadata']['name']}": found["metadata"]["resourceVersion"]
+            f"{kind[1]}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
             for kind in kinds
-            for found in operator.find(*kind, namespace, selector)
-            if found["metadata"]["labels"]["app.kubernetes.io/instance"] == "wide"
+            for item in operator.find(*kind, namespace, selector)
+            if item["metadata"]["labels"]["app.kubernetes.io/instance"] == "wide"
         }
 
     before = versions()
@@ -183,9 +183,9 @@ def test_nothing_is_written_once_all_is_planned(operator: Kube, namespace: str) 
 
 
 def test_a_person_who_edits_a_group_is_put_right_and_a_group_given_up_goes(operator: Kube, namespace: str) -> None:
-    found = child(operator, GROUP, namespace, "wide", "prefill")
-    assert found
-    name = found["metadata"]["name"]
+    actual = child(operator, GROUP, namespace, "wide", "prefill")
+    assert actual
+    name = actual["metadata"]["name"]
     operator.merge(*GROUP, namespace, name, {"spec": {"replicas": 5}})
     until(
         "the count to be set back",

@@ -54,16 +54,16 @@ class World:
 
     def counted(self, name: str, **labels: str) -> dict[str, float]:
         """A counter of each prefill pod."""
-        found = {}
+        actual = {}
         for pod in self.pods("prefill"):
             meta = pod["metadata"]
             text = self.kube.raw(f"/api/v1/namespaces/{self.namespace}/pods/{meta['name']}:30000/proxy/metrics")
             families = text_string_to_metric_families(text)
             samples = (one for family in families for one in family.samples)
-            found[meta["name"]] = sum(
+            actual[meta["name"]] = sum(
                 one.value for one in samples if one.name == name and labels.items() <= one.labels.items()
             )
-        return found
+        return actual
 
     def hits(self) -> float:
         """Windows that prefill pods adopted."""
@@ -137,15 +137,15 @@ def world(
 
 def converse(url: str, mark: str, turns: int = 3) -> list[str]:
     """Hold one conversation, which nobody else has begun, and return the answers."""
-    said: list[Any] = []
+    message: list[Any] = []
     answers = []
     with openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60) as client:
         for turn in range(turns):
             story = f"{mark}: {STORY}" if turn == 0 else "The river was calm and the road was long. " * 8
-            said.append({"role": "user", "content": f"{story}{QUESTION}"})
-            answer = client.chat.completions.create(model=NAME, messages=said, max_tokens=16, temperature=0)
+            message.append({"role": "user", "content": f"{story}{QUESTION}"})
+            answer = client.chat.completions.create(model=NAME, messages=message, max_tokens=16, temperature=0)
             answers.append(answer.choices[0].message.content or "")
-            said.append({"role": "assistant", "content": answers[-1]})
+            message.append({"role": "assistant", "content": answers[-1]})
     return answers
 
 
@@ -192,8 +192,8 @@ def test_a_conversation_finds_its_window_on_another_prefill_pod(world: World) ->
     conversations(world, "valkey")
     # Two conversations of three turns: each but the first finds its window, wherever it lands.
     assert world.hits() == 4
-    found = world.counted("kv_disk_get_total", result="hit")
-    assert sum(found.values()) > 0, "turns never landed on the pod that had not seen the conversation"
+    actual = world.counted("kv_disk_get_total", result="hit")
+    assert sum(actual.values()) > 0, "turns never landed on the pod that had not seen the conversation"
     assert world.condition()["status"] == "True"
 
 

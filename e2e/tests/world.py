@@ -246,8 +246,8 @@ class World:
         return prefill, decode
 
     async def workers(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads((await self.smg.call("GET", "/workers", self.smg.key))[1])["workers"]
-        return found
+        actual: list[dict[str, Any]] = json.loads((await self.smg.call("GET", "/workers", self.smg.key))[1])["workers"]
+        return actual
 
 
 def registrar_token(kube: Kube, namespace: str) -> str:

@@ -35,17 +35,17 @@ OBJECT = 1_000_000
 
 @cache
 def policies() -> dict[str, dict[str, Any]]:
-    return {found["metadata"]["name"]: found for found in policy.policies()}
+    return {item["metadata"]["name"]: item for item in policy.policies()}
 
 
 def expressions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    actual: dict[str, str] = {}
     for name, one in policies().items():
         for part in ("variables", "matchConditions"):
-            found |= {f"{name}/{entry['name']}": entry["expression"] for entry in one["spec"][part]}
+            actual |= {f"{name}/{entry['name']}": entry["expression"] for entry in one["spec"][part]}
         for entry in one["spec"]["validations"]:
-            found |= {f"{name}/validation": entry["expression"], f"{name}/message": entry["messageExpression"]}
-    return found
+            actual |= {f"{name}/validation": entry["expression"], f"{name}/message": entry["messageExpression"]}
+    return actual
 
 
 def bare(expression: str) -> str:

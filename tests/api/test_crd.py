@@ -26,17 +26,17 @@ QUIET = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 def strict(node: dict[str, Any]) -> dict[str, Any]:
     """The structural schema as plain JSON schema: unknown fields refused, int-or-string spelled out."""
-    found = {key: value for key, value in node.items() if not key.startswith("x-kubernetes-")}
+    actual = {key: value for key, value in node.items() if not key.startswith("x-kubernetes-")}
     if "properties" in node:
-        found["properties"] = {name: strict(child) for name, child in node["properties"].items()}
-        found["additionalProperties"] = False
+        actual["properties"] = {name: strict(child) for name, child in node["properties"].items()}
+        actual["additionalProperties"] = False
     if isinstance(node.get("additionalProperties"), dict):
-        found["additionalProperties"] = strict(node["additionalProperties"])
+        actual["additionalProperties"] = strict(node["additionalProperties"])
     if "items" in node:
-        found["items"] = strict(node["items"])
+        actual["items"] = strict(node["items"])
     if node.get("x-kubernetes-int-or-string"):
-        found["type"] = ["integer", "string"]
-    return found
+        actual["type"] = ["integer", "string"]
+    return actual
 
 
 CHECKER = jsonschema.Draft202012Validator(strict(crd.schema()))
@@ -96,8 +96,8 @@ def test_the_schema_is_structural_and_bounded() -> None:
     ],
 )
 def test_the_linter_finds(broken: dict[str, Any], finding: str) -> None:
-    found = structure.lint({"type": "object", "properties": {"field": broken}})
-    assert any(re.search(finding, line) and line.startswith(".field") for line in found), found
+    actual = structure.lint({"type": "object", "properties": {"field": broken}})
+    assert any(re.search(finding, line) and line.startswith(".field") for line in actual), actual
 
 
 class Endless(Base):

@@ -199,10 +199,10 @@ def test_the_table_and_the_document() -> None:
     assert " ".join(lines[6].split()) == "P/D image 0 of 1 - - - - - - 0.50"
     assert lines[7] == "P/D: status 503: busy"
     assert "cannot be\nfaster here" in "\n".join(lines)
-    told = json.loads(json.dumps(table.document(results(), {"rate_per_s": 1})))
-    first = told["topologies"][0]["kinds"]["text"]["time_to_first_token"]
+    reported = json.loads(json.dumps(table.document(results(), {"rate_per_s": 1})))
+    first = reported["topologies"][0]["kinds"]["text"]["time_to_first_token"]
     assert first == {"median_ms": 600, "p90_ms": 1000, "p99_ms": 1090}
-    assert told["topologies"][1]["kinds"]["image"]["inter_token_latency"] is None
+    assert reported["topologies"][1]["kinds"]["image"]["inter_token_latency"] is None
 
 
 def test_the_plot_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
@@ -242,13 +242,13 @@ def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     checkpoint = tiny.write(tmp_path / "checkpoint")
     words = ["--requests", "6", "--rate", "4", "--tokens", "4", "--model-path", str(checkpoint), "--json"]
     assert main([*words, "--plot", str(tmp_path / "epd.svg")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [run["topology"] for run in told["topologies"]] == ["aggregated", "P/D", "E/P/D"]
-    for run in told["topologies"]:
+    captured = json.loads(capsys.readouterr().out)
+    assert [run["topology"] for run in captured["topologies"]] == ["aggregated", "P/D", "E/P/D"]
+    for run in captured["topologies"]:
         assert run["faults"] == []
         assert [run["kinds"][kind]["answered"] for kind in ("text", "image")] == [3, 3]
         assert run["cpu_seconds_per_request"] > 0
-    same = [[run["kinds"][kind]["prompt_tokens"] for kind in ("text", "image")] for run in told["topologies"]]
+    same = [[run["kinds"][kind]["prompt_tokens"] for kind in ("text", "image")] for run in captured["topologies"]]
     assert same[0] == same[1] == same[2]
     assert (tmp_path / "epd.svg").stat().st_size > 0
 

@@ -62,50 +62,50 @@ def megabytes(case: Case, name: str) -> float:
 
 
 def test_tail_layout_of_8_requests_by_hand() -> None:
-    found = work.tail_layout(requests=8, rows=1024)
-    assert found.read == 8 * 4 + 8 * 4 + 8 * 4 + 8 * 1 == 104
-    assert found.written == 1024 * (8 + 4 + 4 + 4) + 9 * 4 == 20516
-    assert found.bytes == 20620
-    assert found.flops == 0
+    actual = work.tail_layout(requests=8, rows=1024)
+    assert actual.read == 8 * 4 + 8 * 4 + 8 * 4 + 8 * 1 == 104
+    assert actual.written == 1024 * (8 + 4 + 4 + 4) + 9 * 4 == 20516
+    assert actual.bytes == 20620
+    assert actual.flops == 0
 
 
 def test_window_slots_by_hand() -> None:
-    found = work.window_slots(rows=1024, window=128, pages=8)
-    assert found.written == 1024 * 128 * 4 + 1024 * 4 == 528384
-    assert found.read == 3 * 1024 * 4 + 8 * 4 == 12320
+    actual = work.window_slots(rows=1024, window=128, pages=8)
+    assert actual.written == 1024 * 128 * 4 + 1024 * 4 == 528384
+    assert actual.read == 3 * 1024 * 4 + 8 * 4 == 12320
 
 
 def test_entry_slots_by_hand() -> None:
-    found = work.entry_slots(rows=2, count=3, pages=5)
-    assert (found.read, found.written) == (2 * 3 * 4 + 2 * 4 + 5 * 4, 2 * 3 * 4)
+    actual = work.entry_slots(rows=2, count=3, pages=5)
+    assert (actual.read, actual.written) == (2 * 3 * 4 + 2 * 4 + 5 * 4, 2 * 3 * 4)
 
 
 def test_gather_by_hand() -> None:
-    found = work.gather_rows(rows=1024, width=5120 * 2)
-    assert found["source"] == found["gathered"] == 10485760
-    assert found.bytes == 2 * 10485760 + 1024 * 8
+    actual = work.gather_rows(rows=1024, width=5120 * 2)
+    assert actual["source"] == actual["gathered"] == 10485760
+    assert actual.bytes == 2 * 10485760 + 1024 * 8
 
 
 def test_attention_over_one_window_by_hand() -> None:
     # 3 rows, 2 heads, 32 values; 5 keys in all, of 4 different window rows.
-    found = work.attend(rows=3, heads=2, dim=32, window_pairs=5, window_rows=4)
-    assert found["query"] == found["output"] == 3 * 2 * 32 * 2 == 384
-    assert found["window"] == 4 * (32 + 1) == 132
-    assert found["slots"] == 5 * 4
-    assert found.read == 384 + 20 + 132 + 2 * 4
-    assert found.written == 384 + 3 * 2 * 4
+    actual = work.attend(rows=3, heads=2, dim=32, window_pairs=5, window_rows=4)
+    assert actual["query"] == actual["output"] == 3 * 2 * 32 * 2 == 384
+    assert actual["window"] == 4 * (32 + 1) == 132
+    assert actual["slots"] == 5 * 4
+    assert actual.read == 384 + 20 + 132 + 2 * 4
+    assert actual.written == 384 + 3 * 2 * 4
     # Each of 5 keys: 32 products and sums for the score of 2 heads, as many for the value.
-    assert found.flops == 5 * 2 * (2 * 32 + 2 * 32) == 1280
+    assert actual.flops == 5 * 2 * (2 * 32 + 2 * 32) == 1280
 
 
 def test_attention_with_entries_by_hand() -> None:
     # 2 rows that have selected 3 and 4 of up to 8 entries; every one is read apart.
     window = work.attend(rows=2, heads=4, dim=64, window_pairs=6, window_rows=6)
-    found = work.attend(rows=2, heads=4, dim=64, window_pairs=6, window_rows=6, topk=8, entry_pairs=7, entry_rows=7)
+    actual = work.attend(rows=2, heads=4, dim=64, window_pairs=6, window_rows=6, topk=8, entry_pairs=7, entry_rows=7)
     # An entry: 64 codes of 4 bits and 4 scales of a byte.
-    assert found["entries"] == 7 * (32 + 4) == 252
-    assert found.bytes - window.bytes == 252 + 2 * 8 * 4
-    assert found.flops - window.flops == 7 * 4 * 4 * 64
+    assert actual["entries"] == 7 * (32 + 4) == 252
+    assert actual.bytes - window.bytes == 252 + 2 * 8 * 4
+    assert actual.flops - window.flops == 7 * 4 * 4 * 64
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_packing_by_hand(codec: Any, dim: int, width: int) -> None:
 
 def test_index_scores_by_hand() -> None:
     # 3 rows, 2 heads of 32 values (16 + 1 bytes), 20 columns of which the rows see 5, 6 and 7: 7 keys, one page.
-    found = work.index_scores(rows=3, heads=2, dim=32, pairs=18, key_rows=7, columns=20, block=8, pages=1)
-    assert found.read == 3 * 2 * 17 + 3 * 2 * 4 + 7 * 17 + 4 + 3 * 4 + 3 * 4
-    assert found.written == 3 * 20 * 4 + 3 * 3 * 4
-    assert found.flops == 18 * 2 * 2 * 32
+    actual = work.index_scores(rows=3, heads=2, dim=32, pairs=18, key_rows=7, columns=20, block=8, pages=1)
+    assert actual.read == 3 * 2 * 17 + 3 * 2 * 4 + 7 * 17 + 4 + 3 * 4 + 3 * 4
+    assert actual.written == 3 * 20 * 4 + 3 * 3 * 4
+    assert actual.flops == 18 * 2 * 2 * 32
 
 
 def test_selection_by_hand() -> None:
@@ -138,9 +138,9 @@ def test_selection_by_hand() -> None:
 
 def test_pooling_by_hand() -> None:
     # 2 requests, 7 tokens, one waits from before: 4 pairs. A token is 2 x 8 float32 = 64 bytes, a latent 32.
-    found = work.pool_pairs(tokens=7, entries=4, requests=2, waiting=1, dim=8)
-    assert found.read == 7 * 64 + 3 * 4 + 2 * 4 + 1 * 64 + 2 * 1 + 8 * 4
-    assert found.written == 4 * 32 + 4 * 4 + 4 * 4 + 2 * 64 + 2 * 1
+    actual = work.pool_pairs(tokens=7, entries=4, requests=2, waiting=1, dim=8)
+    assert actual.read == 7 * 64 + 3 * 4 + 2 * 4 + 1 * 64 + 2 * 1 + 8 * 4
+    assert actual.written == 4 * 32 + 4 * 4 + 4 * 4 + 2 * 64 + 2 * 1
 
 
 # Published figures for 8 requests of 8,192 tokens at released sizes, per layer: S = 65,536, R = 1,024.
@@ -183,8 +183,8 @@ def test_least_bytes_of_the_released_batch(name: str, published: float) -> None:
 def test_streams_of_the_released_batch(name: str, streams: list[str], published: float) -> None:
     least = find(name).least(TAILS, RELEASED)
     digits = len(str(published).partition(".")[2])
-    found = sum(least[stream] for stream in streams) / 1e6
-    assert round(found, digits) == pytest.approx(published, abs=0.51 * 10**-digits)
+    actual = sum(least[stream] for stream in streams) / 1e6
+    assert round(actual, digits) == pytest.approx(published, abs=0.51 * 10**-digits)
 
 
 def test_entries_read_once_are_the_whole_prompt() -> None:
@@ -196,7 +196,7 @@ def test_entries_read_once_are_the_whole_prompt() -> None:
 
 def test_full_windows_and_a_full_selection_are_86_gigaflop() -> None:
     def flops(entries: int) -> float:
-        found = work.attend(
+        actual = work.attend(
             rows=1024,
             heads=64,
             dim=512,
@@ -206,7 +206,7 @@ def test_full_windows_and_a_full_selection_are_86_gigaflop() -> None:
             entry_pairs=1024 * entries,
             entry_rows=1024 * entries,
         )
-        return found.flops / 1e9
+        return actual.flops / 1e9
 
     assert round(flops(0), 1) == 17.2
     assert round(flops(512), 1) == 85.9
@@ -371,7 +371,7 @@ def test_floors_of_the_released_batch_on_an_h200() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "expected"),
     [
         ("NVIDIA H200", "H200"),
         ("NVIDIA B200", "B200"),
@@ -381,17 +381,17 @@ def test_floors_of_the_released_batch_on_an_h200() -> None:
         ("NVIDIA H200 NVL", None),
     ],
 )
-def test_machines_are_known_by_their_drivers_names(name: str, found: str | None) -> None:
+def test_machines_are_known_by_their_drivers_names(name: str, expected: str | None) -> None:
     machine = find_machine(name)
-    assert (machine.name if machine else None) == found
+    assert (machine.name if machine else None) == expected
 
 
 def test_costs() -> None:
-    found = cost({"a": 3, "b": 4}, {"c": 5}, flops=6)
-    assert found.streams == (Stream("a", 3), Stream("b", 4), Stream("c", 5, written=True))
-    assert (found.read, found.written, found.bytes, found["c"]) == (7, 5, 12, 5)
+    actual = cost({"a": 3, "b": 4}, {"c": 5}, flops=6)
+    assert actual.streams == (Stream("a", 3), Stream("b", 4), Stream("c", 5, written=True))
+    assert (actual.read, actual.written, actual.bytes, actual["c"]) == (7, 5, 12, 5)
     with pytest.raises(KeyError):
-        found["d"]
+        actual["d"]
 
 
 # Measuring, with a clock of our own.
@@ -408,21 +408,21 @@ class FakeClock:
 
 def test_measuring_warms_up_first() -> None:
     calls: list[int] = []
-    found = measure(lambda: calls.append(1), FakeClock([3.0, 1.0, 2.0]), 3)
-    assert found == Spread(2.0, 1.0, 3.0)
+    actual = measure(lambda: calls.append(1), FakeClock([3.0, 1.0, 2.0]), 3)
+    assert actual == Spread(2.0, 1.0, 3.0)
     assert len(calls) == WARM_UPS + 3
 
 
 def test_points_are_timed_behind_a_comparison() -> None:
     wanted = [find("tail_layout"), find("pack, main")]
     lines = list(points(wanted, SMALL_CASES[:1], SMALL))
-    told: list[str] = []
+    reported: list[str] = []
     clock = FakeClock([2e-6, 4e-6] * 2)
-    found = list(
-        timed(lines, clock, kernels=TORCH, baseline=TORCH, device=torch.device("cpu"), repeats=1, tell=told.append)
+    actual = list(
+        timed(lines, clock, kernels=TORCH, baseline=TORCH, device=torch.device("cpu"), repeats=1, tell=reported.append)
     )
-    assert [point.measured for point in found] == [Measured(Spread(2e-6, 2e-6, 2e-6), Spread(4e-6, 4e-6, 4e-6))] * 2
-    assert told == ["tails: tail_layout", "tails: pack, main"]
+    assert [point.measured for point in actual] == [Measured(Spread(2e-6, 2e-6, 2e-6), Spread(4e-6, 4e-6, 4e-6))] * 2
+    assert reported == ["tails: tail_layout", "tails: pack, main"]
     assert clock.left == []
 
 
@@ -454,46 +454,46 @@ def test_without_a_gpu_it_prints_floors_and_says_that_nothing_was_measured(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([]) == 0
-    told = capsys.readouterr().out
-    assert told.endswith(f"{table.UNMEASURED}\n")
-    assert "No time was measured" in told
-    assert "kernel us" not in told.split(table.NOTES)[0]
-    assert told.startswith("Floors of H200: 4.8 TB/s, 989 TFLOP/s (NVIDIA H200 SXM data sheet")
-    assert "8 x 8,192 tokens, last rows: R = 1,024 rows, 1 token(s) an entry" in told
-    row = next(line for line in told.splitlines() if line.startswith("attend, window and entries"))
+    captured = capsys.readouterr().out
+    assert captured.endswith(f"{table.UNMEASURED}\n")
+    assert "No time was measured" in captured
+    assert "kernel us" not in captured.split(table.NOTES)[0]
+    assert captured.startswith("Floors of H200: 4.8 TB/s, 989 TFLOP/s (NVIDIA H200 SXM data sheet")
+    assert "8 x 8,192 tokens, last rows: R = 1,024 rows, 1 token(s) an entry" in captured
+    row = next(line for line in captured.splitlines() if line.startswith("attend, window and entries"))
     assert row.split()[4:] == ["288.377", "156.257", "77.38", "78.24", "matrix"]
 
 
 def test_json_has_every_stream(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--json", "--only", "tail_layout", "--machine", "MI300X"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["measured"], told["gpu"], told["machine"]["name"]) == (False, None, "MI300X")
-    assert [point["operation"] for point in told["points"]] == ["tail_layout"] * len(CASES)
-    first = told["points"][0]
+    captured = json.loads(capsys.readouterr().out)
+    assert (captured["measured"], captured["gpu"], captured["machine"]["name"]) == (False, None, "MI300X")
+    assert [point["operation"] for point in captured["points"]] == ["tail_layout"] * len(CASES)
+    first = captured["points"][0]
     assert first["streams"]["starts"] == {"bytes": 36, "written": True}
     assert first["least_bytes"] == 20620
     assert first["floor_us"] == round(20620 / 5.3e12 * 1e6, 4)
-    assert not any("kernel_us" in point or "share_of_floor" in point for point in told["points"])
+    assert not any("kernel_us" in point or "share_of_floor" in point for point in captured["points"])
 
 
 def test_a_measured_report() -> None:
     times = Measured(Spread(40e-6, 39e-6, 45e-6), Spread(400e-6, 399e-6, 401e-6))
     point = Point(find("attend, window"), TAILS, RELEASED, times)
-    told = table.table([point], H200, "NVIDIA H200")
-    row = next(line for line in told.splitlines() if line.startswith("attend, window"))
+    reported = table.table([point], H200, "NVIDIA H200")
+    row = next(line for line in reported.splitlines() if line.startswith("attend, window"))
     assert row.split()[2:] == [
         *("135.285", "8.66", "28.18", "memory", "40.0", "(39.0-45.0)", "400.0", "(399.0-401.0)", "70%")
     ]
-    assert table.MEASURED in told
-    assert table.UNMEASURED not in told
+    assert table.MEASURED in reported
+    assert table.UNMEASURED not in reported
     document = table.document([point], H200, "NVIDIA H200")
     assert document["points"][0]["share_of_floor"] == round(28.185e-6 / 40e-6, 4)
     assert document["points"][0]["kernel_us"] == {"median": 40.0, "low": 39.0, "high": 45.0}
     # A GPU whose peaks nobody has listed: times, and no share.
-    told = table.table([point], None, "NVIDIA GB300")
-    assert "peaks are not listed" in told
-    assert "%" not in told
+    reported = table.table([point], None, "NVIDIA GB300")
+    assert "peaks are not listed" in reported
+    assert "%" not in reported
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_the_rule_is_20_or_21_layers_on_all_rows(rows: int) -> None:
 @pytest.mark.parametrize("sizes", [[E], RAGGED], ids=["one", "ragged"])
 @pytest.mark.parametrize("name", ["off", TIMED, COUNTED])
 def test_the_meter_counts_what_ran(model: LoadedModel, meter: Meter, sizes: list[int], name: str) -> None:
-    found = meter.measure(prompts(model, sizes), PRESETS.get(name))
-    assert checked(config().text, sizes, name, found) == sum(expected(config().text, sizes, name))
-    assert all(found.pieces[piece] > 0 for piece in (*SHARED, "selection"))
-    assert 0 < found.linear < found.layers < found.seconds
+    actual = meter.measure(prompts(model, sizes), PRESETS.get(name))
+    assert checked(config().text, sizes, name, actual) == sum(expected(config().text, sizes, name))
+    assert all(actual.pieces[piece] > 0 for piece in (*SHARED, "selection"))
+    assert 0 < actual.linear < actual.layers < actual.seconds
     # It left nothing behind: the pool takes another batch as large as it is.
     assert meter.measure(prompts(model, [512]), None).rows == (512,) * 40
 
@@ -128,14 +128,14 @@ def test_pairs_alternate_and_ratios_are_of_pairs(model: LoadedModel) -> None:
 
 
 def points() -> list[Point]:
-    found = []
+    actual = []
     for requests in (1, 8):
         for rows in (512, 1024):
             sizes = lengths(rows, requests)
             counts = {name: sum(expected(config().text, sizes, name)) for name in ("off", TIMED, COUNTED)}
             pairs = tuple((cost("off", sizes, 8.0 + n), cost(TIMED, sizes, 5.0)) for n in range(3))
-            found.append(Point(tuple(sizes), pairs, counts))
-    return found
+            actual.append(Point(tuple(sizes), pairs, counts))
+    return actual
 
 
 def test_the_table_has_a_row_for_each_point() -> None:
@@ -188,9 +188,9 @@ def test_bad_options(words: list[str], message: str, capsys: pytest.CaptureFixtu
 
 def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--lengths", "129", "--requests", "1", "--pairs", "1", "--plot", str(tmp_path / "plot.svg"), "--json"])
-    told = capsys.readouterr()
-    (point,) = json.loads(told.out)["points"]
+    captured = capsys.readouterr()
+    (point,) = json.loads(captured.out)["points"]
     assert point["rows_x_layers"] == {"off": 5160, TIMED: 5140, COUNTED: 5141}
     assert len(point["pairs"]) == 1
-    assert "1 request, E = 129: pair 1 of 1" in told.err
+    assert "1 request, E = 129: pair 1 of 1" in captured.err
     assert (tmp_path / "plot.svg").stat().st_size > 0

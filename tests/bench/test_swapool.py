@@ -129,23 +129,23 @@ def test_points_are_of_all_clients_and_ratios_of_a_round() -> None:
         rounds = {way: [[factor * call for call in calls] for calls in each] for way, each in mine.items()}
         return {(way, kind): rounds.get(way, [[1.0]] * 2) for way in latency.WAYS["valkey"] for kind in ("put", "get")}
 
-    found = {(point.way, point.operation): point for point in points("valkey", 6_000_000, 2, [times(1.0), times(1.0)])}
-    client = found["client", "get"]
+    actual = {(point.way, point.operation): point for point in points("valkey", 6_000_000, 2, [times(1.0), times(1.0)])}
+    client = actual["client", "get"]
     assert client.milliseconds == Spread(4500.0, 3000.0, 6000.0)
     assert client.megabytes == Spread(3.0, 2.0, 4.0)
     assert client.ratio == Spread(3.0, 3.0, 3.0)
     assert client.slowest == 6000.0
-    assert found["bare", "get"].ratio is found["copy", "put"].ratio is None
+    assert actual["bare", "get"].ratio is actual["copy", "put"].ratio is None
     assert client.to_json()["ratio"] == {"median": 3.0, "low": 3.0, "high": 3.0}
 
 
 @pytest.mark.parametrize("name", ["memory", "valkey", pytest.param("mooncake", marks=pytest.mark.nightly)])
 def test_real_pools_are_timed_every_way(tmp_path: Path, name: EngineName) -> None:
-    told: list[str] = []
-    found = list(latency.measure(name, Effort(2, 0.01, (65536,), (2,)), tmp_path, told.append))
-    assert [(point.way, point.operation) for point in found] == [*product(latency.WAYS[name], latency.OPERATIONS)]
-    assert all(point.milliseconds.low > 0 and point.slowest >= point.milliseconds.low for point in found)
-    assert told == [f"{name}, 65,536 bytes, 2 clients"]
+    lines: list[str] = []
+    actual = list(latency.measure(name, Effort(2, 0.01, (65536,), (2,)), tmp_path, lines.append))
+    assert [(point.way, point.operation) for point in actual] == [*product(latency.WAYS[name], latency.OPERATIONS)]
+    assert all(point.milliseconds.low > 0 and point.slowest >= point.milliseconds.low for point in actual)
+    assert lines == [f"{name}, 65,536 bytes, 2 clients"]
 
 
 def test_a_client_that_fails_fails_the_bench() -> None:
@@ -176,9 +176,9 @@ def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_turns_on_a_real_server(tmp_path: Path) -> None:
-    found = returning.measure(returning.Effort(1, (256,)), tmp_path, lambda _: None)
-    assert [point.state for point in found] == list(returning.STATES)
-    assert all(point.milliseconds.low > 0 for point in found)
+    actual = returning.measure(returning.Effort(1, (256,)), tmp_path, lambda _: None)
+    assert [point.state for point in actual] == list(returning.STATES)
+    assert all(point.milliseconds.low > 0 for point in actual)
 
 
 # The command.
@@ -211,10 +211,10 @@ def test_tables() -> None:
 
 
 def test_only_what_was_measured_is_shown() -> None:
-    told = table.text(Report(hits=report().hits))
-    assert table.HITS in told
-    assert table.LATENCY not in told
-    assert table.TURNS not in told
+    reported = table.text(Report(hits=report().hits))
+    assert table.HITS in reported
+    assert table.LATENCY not in reported
+    assert table.TURNS not in reported
 
 
 def test_the_plots_are_the_same_for_the_same_figures(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_bad_options(words: list[str]) -> None:
 
 def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "hits", "--quick", "--json", "--plots", str(tmp_path)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["latency"], told["turns"], len(told["hits"])) == ([], [], 4)
-    assert all(abs(cell["measured"] - cell["reckoned"]) <= POINTS / 100 for cell in told["hits"])
+    captured = json.loads(capsys.readouterr().out)
+    assert (captured["latency"], captured["turns"], len(captured["hits"])) == ([], [], 4)
+    assert all(abs(cell["measured"] - cell["reckoned"]) <= POINTS / 100 for cell in captured["hits"])
     assert [path.name for path in tmp_path.iterdir()] == ["swapool-hits.svg"]

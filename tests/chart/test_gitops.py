@@ -21,8 +21,8 @@ FLUX = {"Healthy": "current", "Degraded": "failed"}
 
 
 def document(case: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ARGO / case["inputPath"]).read_text(encoding="utf-8"))
-    return found
+    actual: dict[str, Any] = yaml.safe_load((ARGO / case["inputPath"]).read_text(encoding="utf-8"))
+    return actual
 
 
 def name(case: dict[str, Any]) -> str:
@@ -57,8 +57,8 @@ def test_the_patch_for_argo_cd_carries_the_script() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_flux_s_verdict(case: dict[str, Any]) -> None:
-    found = yaml.safe_load((GITOPS / "flux" / "kustomization.yaml").read_text(encoding="utf-8"))
-    (checks,) = found["spec"]["healthCheckExprs"]
+    actual = yaml.safe_load((GITOPS / "flux" / "kustomization.yaml").read_text(encoding="utf-8"))
+    (checks,) = actual["spec"]["healthCheckExprs"]
     # Flux asks in this order, and takes the first that holds; none means still in progress. A missing status is an
     # empty one to it.
     whole = {"status": {}, **document(case)}

@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "epd-operator"
 INSTALL = ROOT / "manifests" / "install"
 SAMPLES = sorted(path for path in (ROOT / "manifests" / "samples").glob("*.yaml") if path.name != "kustomization.yaml")
-OPERATOR = [found for found in yaml.safe_load_all((INSTALL / "operator.yaml").read_text(encoding="utf-8")) if found]
+OPERATOR = [item for item in yaml.safe_load_all((INSTALL / "operator.yaml").read_text(encoding="utf-8")) if item]
 
 Verb = tuple[str, str, str, str]  # group, resource, verb, resource name
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
-    return [found for found in OPERATOR if found["kind"] == kind]
+    return [item for item in OPERATOR if item["kind"] == kind]
 
 
 def pod() -> dict[str, Any]:
@@ -65,8 +65,8 @@ def bound_to_the_operator(kind: str) -> list[dict[str, Any]]:
         "name": account["metadata"]["name"],
         "namespace": account["metadata"]["namespace"],
     }
-    names = {found["roleRef"]["name"] for found in of_kind(f"{kind}Binding") if found["subjects"] == [subject]}
-    return [rule for found in of_kind(kind) if found["metadata"]["name"] in names for rule in found["rules"]]
+    names = {item["roleRef"]["name"] for item in of_kind(f"{kind}Binding") if item["subjects"] == [subject]}
+    return [rule for item in of_kind(kind) if item["metadata"]["name"] in names for rule in item["rules"]]
 
 
 @pytest.mark.parametrize(("kind", "scope"), [("ClusterRole", "watched"), ("Role", "own")])
@@ -76,7 +76,7 @@ def test_the_operator_is_granted_exactly_what_it_uses(kind: str, scope: str) -> 
 
 
 def test_no_role_grants_secrets_wildcards_or_more_rights() -> None:
-    rules = [rule for kind in ("ClusterRole", "Role") for found in of_kind(kind) for rule in found["rules"]]
+    rules = [rule for kind in ("ClusterRole", "Role") for item in of_kind(kind) for rule in item["rules"]]
     verbs = granted(rules)
     assert not {verb for verb in verbs if "*" in verb}
     assert not {verb for verb in verbs if verb[1].split("/")[0] in {"secrets", "nodes", "namespaces"}}
@@ -84,9 +84,9 @@ def test_no_role_grants_secrets_wildcards_or_more_rights() -> None:
 
 
 def test_the_roles_for_people_reach_custom_resources_only() -> None:
-    for found in of_kind("ClusterRole"):
-        if any("aggregate-to-" in label for label in found["metadata"]["labels"]):
-            assert {group for group, *_ in granted(found["rules"])} == {"serving.epd.dev"}
+    for item in of_kind("ClusterRole"):
+        if any("aggregate-to-" in label for label in item["metadata"]["labels"]):
+            assert {group for group, *_ in granted(item["rules"])} == {"serving.epd.dev"}
 
 
 def test_the_pod_is_restricted() -> None:
@@ -128,7 +128,7 @@ def test_two_replicas_and_a_budget_for_one() -> None:
         assert selector["matchLabels"].items() <= labels
 
 
-@pytest.mark.parametrize("document", OPERATOR, ids=lambda found: f"{found['kind']}/{found['metadata']['name']}")
+@pytest.mark.parametrize("document", OPERATOR, ids=lambda actual: f"{actual['kind']}/{actual['metadata']['name']}")
 def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, "1.36", strict=True)
 

@@ -109,10 +109,10 @@ def lines(rows: list[Any]) -> str:
 
 def test_rows_in_rows_out(epd: Epd, write: Write) -> None:
     answer = epd("validate", "--cases", write(lines(ROWS) + "\n", "cases.jsonl"))
-    found = [json.loads(line) for line in answer.out.splitlines()]
+    actual = [json.loads(line) for line in answer.out.splitlines()]
     assert (answer.status, answer.err) == (1, "")
-    assert [(row["id"], row["accepted"]) for row in found] == [("a", True), ("b", False), (3, True), (4, True)]
-    (finding,) = found[1]["findings"]
+    assert [(row["id"], row["accepted"]) for row in actual] == [("a", True), ("b", False), (3, True), (4, True)]
+    (finding,) = actual[1]["findings"]
     assert (finding["rule"], finding["severity"], finding["platform"]) == ("flag-unknown", "error", "hip-gfx950")
     assert finding["decidedBy"]
 

@@ -19,9 +19,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crd"]) == 0
-    found = yaml.safe_load(capsys.readouterr().out)
-    assert found["kind"] == "CustomResourceDefinition"
-    assert found["metadata"]["name"] == "deepseekv41deployments.serving.epd.dev"
+    captured = yaml.safe_load(capsys.readouterr().out)
+    assert captured["kind"] == "CustomResourceDefinition"
+    assert captured["metadata"]["name"] == "deepseekv41deployments.serving.epd.dev"
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def stretch(path: str) -> tuple[str, bool]:
     """The text that a path is found at, and whether it is the field itself."""
     ((_, node),) = tree.documents(TEXT)
     assert node is not None
-    found = locate(node, path)
-    return TEXT.split("\n")[found.line - 1][found.column - 1 : found.end - 1], found.exact
+    actual = locate(node, path)
+    return TEXT.split("\n")[actual.line - 1][actual.column - 1 : actual.end - 1], actual.exact
 
 
 @pytest.mark.parametrize(

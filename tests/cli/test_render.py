@@ -26,9 +26,9 @@ def objects(text: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
-def comparable(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def comparable(actual: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without what the golden files leave out, and what only a cluster or a release gives."""
-    text = json.dumps([{**obj, "data": None} if obj["kind"] == "ControllerRevision" else obj for obj in found])
+    text = json.dumps([{**obj, "data": None} if obj["kind"] == "ControllerRevision" else obj for obj in actual])
     whole: list[dict[str, Any]] = json.loads(text)
     for obj in whole:
         for owner in obj["metadata"].get("ownerReferences", ()):
@@ -54,9 +54,9 @@ def test_everything_planned_is_printed_in_order(epd: Epd) -> None:
 
 def test_json_is_a_list(epd: Epd, write: Write) -> None:
     name = write()
-    found = json.loads(epd("render", "-o", "json", name).out)
-    assert (found["apiVersion"], found["kind"]) == ("v1", "List")
-    assert found["items"] == objects(epd("render", name).out)
+    actual = json.loads(epd("render", "-o", "json", name).out)
+    assert (actual["apiVersion"], actual["kind"]) == ("v1", "List")
+    assert actual["items"] == objects(epd("render", name).out)
 
 
 def test_the_placeholders_are_named(epd: Epd, write: Write, good: str) -> None:
@@ -130,8 +130,8 @@ spec:
 
 
 def test_every_part_is_traced_to_what_set_it(epd: Epd, write: Write) -> None:
-    found = json.loads(epd("explain", "-o", "json", write(EXPLAINED)).out)
-    (document,) = found["documents"]
+    actual = json.loads(epd("explain", "-o", "json", write(EXPLAINED)).out)
+    (document,) = actual["documents"]
     prefill, decode = document["roles"]
     assert (prefill["role"], decode["role"]) == ("prefill", "decode")
     flags = {part["name"]: (part["text"], part["source"]) for part in prefill["flags"]}

@@ -113,8 +113,8 @@ def log(epd: Epd, write: Write, bad: str) -> dict[str, Any]:
     names = [write(bad, "in/ä b.yaml"), write("a:\n\t- 1", "c.yaml")]
     answer = epd("validate", "-o", "sarif", *names)
     assert answer.status == 2
-    found: dict[str, Any] = json.loads(answer.out)
-    return found
+    actual: dict[str, Any] = json.loads(answer.out)
+    return actual
 
 
 def test_it_is_sarif(log: dict[str, Any]) -> None:
@@ -153,8 +153,8 @@ def test_what_cannot_be_read_is_a_result_too(log: dict[str, Any]) -> None:
 
 def test_a_finding_keeps_its_fingerprint_when_it_moves(epd: Epd, write: Write, bad: str) -> None:
     def prints(text: str) -> list[str]:
-        found = json.loads(epd("validate", "-o", "sarif", write(text)).out)
-        return [result["partialFingerprints"]["epdFinding/v1"] for result in found["runs"][0]["results"]]
+        actual = json.loads(epd("validate", "-o", "sarif", write(text)).out)
+        return [result["partialFingerprints"]["epdFinding/v1"] for result in actual["runs"][0]["results"]]
 
     before = prints(bad)
     assert len(set(before)) == len(before)
@@ -163,21 +163,21 @@ def test_a_finding_keeps_its_fingerprint_when_it_moves(epd: Epd, write: Write, b
 
 def test_absolute_paths_are_file_addresses(epd: Epd, write: Write, bad: str, tmp_path: Any) -> None:
     write(bad)
-    found = json.loads(epd("validate", "-o", "sarif", str(tmp_path / "deploy.yaml")).out)
-    place = found["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    actual = json.loads(epd("validate", "-o", "sarif", str(tmp_path / "deploy.yaml")).out)
+    place = actual["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == f"file://{tmp_path}/deploy.yaml"
 
 
 def test_nothing_found_is_an_empty_run(epd: Epd, write: Write) -> None:
-    found = json.loads(epd("validate", "-o", "sarif", write()).out)
-    jsonschema.validate(found, SARIF)
-    assert found["runs"][0]["results"] == []
+    actual = json.loads(epd("validate", "-o", "sarif", write()).out)
+    jsonschema.validate(actual, SARIF)
+    assert actual["runs"][0]["results"] == []
 
 
 def test_a_rule_is_described_by_itself_and_not_by_what_it_found(epd: Epd, write: Write, bad: str) -> None:
     gpus = bad.replace("      replicas: two\n", "      resources: {gpu: 3}\n").replace(", port: 1", "")
-    found = json.loads(epd("validate", "-o", "sarif", write(gpus)).out)
-    rules = {rule["id"]: rule for rule in found["runs"][0]["tool"]["driver"]["rules"]}
+    actual = json.loads(epd("validate", "-o", "sarif", write(gpus)).out)
+    rules = {rule["id"]: rule for rule in actual["runs"][0]["tool"]["driver"]["rules"]}
     assert "(needed)" in rules["gpu-too-few"]["fullDescription"]["text"] or not any(
         char.isdigit() for char in rules["gpu-too-few"]["fullDescription"]["text"]
     )

@@ -77,19 +77,19 @@ class Api:
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    found = Api()
+    actual = Api()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found.paths.append(self.path)
+            actual.paths.append(self.path)
             url = urlsplit(self.path)
             name = parse_qs(url.query).get("fieldSelector", ["="])[0].partition("=")[2]
-            items = found.pods if url.path.endswith("/pods") else found.customs
+            items = actual.pods if url.path.endswith("/pods") else actual.customs
             if name and not url.path.endswith("/pods"):
                 items = [item for item in items if item["metadata"]["name"] == name]
-            body = {"message": "you may not"} if found.refuse else {"items": items}
+            body = {"message": "you may not"} if actual.refuse else {"items": items}
             raw = json.dumps(body).encode()
-            self.send_response(found.refuse or 200)
+            self.send_response(actual.refuse or 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
@@ -115,9 +115,9 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     }
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(config))
-    found.kubeconfig = str(path)
+    actual.kubeconfig = str(path)
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    yield found
+    yield actual
     server.shutdown()
     server.server_close()
     thread.join()
@@ -161,9 +161,9 @@ def test_a_pool_s_servers_are_shown_with_their_pods(api: Api, capsys: pytest.Cap
 def test_json_for_scripts(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     api.customs = [custom(ready="False")]
     assert main(["status", "-A", "-o", "json"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)
-    assert (found["name"], found["ready"], found["engine"]) == ("demo", False, "Reference 0.1")
-    assert [one["name"] for one in found["pods"]] == [
+    (actual,) = json.loads(capsys.readouterr().out)
+    assert (actual["name"], actual["ready"], actual["engine"]) == ("demo", False, "Reference 0.1")
+    assert [one["name"] for one in actual["pods"]] == [
         "demo-prefill-a",
         "demo-prefill-b",
         "demo-decode-c",

@@ -31,31 +31,31 @@ def explained(epd: Epd, write: Write) -> Any:
     def explain(text: str, *words: str) -> dict[str, Any]:
         answer = epd("explain", "-o", "json", *words, write(text))
         assert answer.status == 0, answer.err
-        found: dict[str, Any] = json.loads(answer.out)["documents"][0]["swa_pool"]
-        return found
+        actual: dict[str, Any] = json.loads(answer.out)["documents"][0]["swa_pool"]
+        return actual
 
     return explain
 
 
 def test_a_pool_is_counted_in_windows(explained: Any) -> None:
-    found = explained(POOLED)
-    assert (found["layers"], found["rows"], found["row_bytes"], found["window_bytes"]) == (4, 128, 66, 33_792)
-    assert found["windows"] == pool_sizing.held("Valkey", 2**30, 33_792)
-    assert found["windows_per_turn"] == 2.984
-    assert [(row["seconds"], row["chosen"]) for row in found["ttl"]] == [
+    actual = explained(POOLED)
+    assert (actual["layers"], actual["rows"], actual["row_bytes"], actual["window_bytes"]) == (4, 128, 66, 33_792)
+    assert actual["windows"] == pool_sizing.held("Valkey", 2**30, 33_792)
+    assert actual["windows_per_turn"] == 2.984
+    assert [(row["seconds"], row["chosen"]) for row in actual["ttl"]] == [
         *((60, False), (120, False), (180, False), (300, True), (600, False))
     ]
-    chosen = found["ttl"][3]
-    capacity = pool_sizing.Capacity(found["windows"], pool_sizing.windows_per_turn(64, 128))
+    chosen = actual["ttl"][3]
+    capacity = pool_sizing.Capacity(actual["windows"], pool_sizing.windows_per_turn(64, 128))
     assert chosen["hit_share"] == round(pool_sizing.hit_share(300), 4)
     assert chosen["turns_per_second"] == round(capacity.highest_rate(300), 4)
     assert chosen["hit_share_at_rate"] is None
 
 
 def test_a_time_to_live_of_ones_own_is_among_them(explained: Any) -> None:
-    found = explained(POOLED.replace("1Gi", "1Gi, ttl: 1m30s"))
-    assert [row["seconds"] for row in found["ttl"]] == [60, 90, 120, 180, 300, 600]
-    assert [row["seconds"] for row in found["ttl"] if row["chosen"]] == [90]
+    actual = explained(POOLED.replace("1Gi", "1Gi, ttl: 1m30s"))
+    assert [row["seconds"] for row in actual["ttl"]] == [60, 90, 120, 180, 300, 600]
+    assert [row["seconds"] for row in actual["ttl"] if row["chosen"]] == [90]
 
 
 def test_a_rate_shows_what_memory_costs(explained: Any) -> None:
@@ -79,8 +79,8 @@ def test_sizes_follow_the_model_and_the_flags(explained: Any) -> None:
     assert explained(other)["window_bytes"] == 1_351_680
     off = other.replace("prefill: {", "prefill: {decoderReplay: 'Off', args: {page-size: 256}, ")
     off = off.replace("decode: {}", "decode: {args: {page-size: 256}}")
-    found = explained(off)
-    assert (found["layers"], found["windows_per_turn"]) == (40, 1.0)
+    actual = explained(off)
+    assert (actual["layers"], actual["windows_per_turn"]) == (40, 1.0)
 
 
 def test_answers_are_counted_where_decode_keeps_their_pages(explained: Any) -> None:

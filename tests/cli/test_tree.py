@@ -16,8 +16,8 @@ def values(text: str) -> list[Any]:
 
 
 def value(text: str) -> Any:
-    (found,) = values(text)
-    return found
+    (actual,) = values(text)
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_merged_objects_give_way_to_what_is_written() -> None:
     text = (
         "base: &base {a: 1, b: 2}\nmore: &more {b: 3, c: 4}\none:\n  <<: *base\n  b: 9\nmany:\n  <<: [*base, *more]\n"
     )
-    found = value(text)
-    assert found["one"] == {"a": 1, "b": 9}
-    assert found["many"] == {"a": 1, "b": 2, "c": 4}
+    actual = value(text)
+    assert actual["one"] == {"a": 1, "b": 9}
+    assert actual["many"] == {"a": 1, "b": 2, "c": 4}
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_aliases_that_multiply_are_refused_before_they_do() -> None:
 
 
 def test_what_stands_before_a_fault_is_kept() -> None:
-    found = tree.documents("a: 1\n---\nb: [\n")
-    assert next(found)[0] == {"a": 1}
+    actual = tree.documents("a: 1\n---\nb: [\n")
+    assert next(actual)[0] == {"a": 1}
     with pytest.raises(ReadError):
-        next(found)
+        next(actual)
 
 
 @pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16"])

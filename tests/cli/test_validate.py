@@ -210,10 +210,10 @@ def test_strict_refuses_warnings(epd: Epd, write: Write, bad: str, monkeypatch: 
         .replace(", port: 1", "")
     )
     name = write(lenient)
-    found = json.loads(epd("validate", "-o", "json", name).out)["documents"][0]
-    assert "flag-unknown" in {finding["rule"] for finding in found["findings"] if finding["severity"] == "warning"}
-    assert found["approximate"] is True
-    errors = sorted({finding["rule"] for finding in found["findings"] if finding["severity"] == "error"})
+    actual = json.loads(epd("validate", "-o", "json", name).out)["documents"][0]
+    assert "flag-unknown" in {finding["rule"] for finding in actual["findings"] if finding["severity"] == "warning"}
+    assert actual["approximate"] is True
+    errors = sorted({finding["rule"] for finding in actual["findings"] if finding["severity"] == "error"})
     accepted = lenient.replace("versionPolicy: Nearest", f"versionPolicy: Nearest, acknowledge: {json.dumps(errors)}")
     write(accepted)
     assert epd("validate", name).status == 0
@@ -225,9 +225,9 @@ def test_strict_refuses_warnings(epd: Epd, write: Write, bad: str, monkeypatch: 
 def test_json_is_one_document_of_a_named_schema(epd: Epd, write: Write, good: str, bad: str) -> None:
     names = [write(good, "a.yaml"), write(bad, "b.yaml"), write("a: [", "c.yaml")]
     answer = epd("validate", "-o", "json", *names)
-    found: dict[str, Any] = json.loads(answer.out)
-    assert (answer.status, found["schema"], found["exitStatus"]) == (2, SCHEMA, 2)
-    assert found["summary"] | {"errors": 0, "warnings": 0} == {
+    actual: dict[str, Any] = json.loads(answer.out)
+    assert (answer.status, actual["schema"], actual["exitStatus"]) == (2, SCHEMA, 2)
+    assert actual["summary"] | {"errors": 0, "warnings": 0} == {
         "documents": 2,
         "accepted": 1,
         "refused": 1,
@@ -236,10 +236,10 @@ def test_json_is_one_document_of_a_named_schema(epd: Epd, write: Write, good: st
         "skipped": 0,
         "unreadable": 1,
     }
-    assert found["unreadable"] == [
-        {"file": "c.yaml", "line": 2, "column": 1, "message": found["unreadable"][0]["message"]}
+    assert actual["unreadable"] == [
+        {"file": "c.yaml", "line": 2, "column": 1, "message": actual["unreadable"][0]["message"]}
     ]
-    refused = found["documents"][1]
+    refused = actual["documents"][1]
     assert (refused["file"], refused["name"], refused["accepted"]) == ("b.yaml", "bad", False)
     (owned,) = [finding for finding in refused["findings"] if finding["rule"] == "flag-owned"]
     assert (owned["file"], owned["line"], owned["column"], owned["role"]) == ("b.yaml", 19, 26, "decode")

@@ -34,10 +34,10 @@ def _told(document: dict[str, Any], row: dict[str, Any]) -> list[Any]:
 
 
 def test_an_advisory_warns_of_version_feature_and_way_out() -> None:
-    (found,) = _told(_spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384}), MADE_UP)
-    assert (found.severity, found.role, found.acknowledged) == ("warning", "prefill", False)
+    (actual,) = _told(_spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384}), MADE_UP)
+    assert (actual.severity, actual.role, actual.acknowledged) == ("warning", "prefill", False)
     for word in ("0.5.23", "enable-hierarchical-cache", "8192"):
-        assert word in str(found)
+        assert word in str(actual)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_an_advisory_is_silent_elsewhere(args: dict[str, Any]) -> None:
 
 def test_the_default_of_the_parser_counts_as_given() -> None:
     row = {**MADE_UP, "args": {"enable-hierarchical-cache": False}}
-    assert {found.role for found in _told(_spec(), row)} == {"prefill", "decode"}
+    assert {item.role for item in _told(_spec(), row)} == {"prefill", "decode"}
 
 
 def test_an_advisory_can_be_acknowledged() -> None:
     document = _spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384})
     document["spec"]["engine"]["acknowledge"] = ["host-cache-hangs"]
-    (found,) = _told(document, MADE_UP)
-    assert found.acknowledged
+    (actual,) = _told(document, MADE_UP)
+    assert actual.acknowledged
 
 
 def test_an_advisory_for_another_version_or_platform_is_silent() -> None:

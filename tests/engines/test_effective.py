@@ -23,30 +23,30 @@ def resolve(**spec: Any) -> Effective:
     document = {"metadata": {"name": "demo", "namespace": "llm"}, "spec": whole}
     before = copy.deepcopy(document)
     profile = lookup(whole["engine"]["type"], whole["engine"]["version"])
-    found = effective(api.parse(document), profile)
+    actual = effective(api.parse(document), profile)
     assert document == before
-    return found
+    return actual
 
 
 def test_everything_left_out_has_a_value() -> None:
-    found = resolve()
-    assert list(found.roles) == ["prefill", "decode"]
-    assert found.served_name == "demo"
-    assert (found.image, found.image_pull_policy, found.platform) == (None, "IfNotPresent", "cpu")
-    assert (found.transfer_backend, found.bootstrap_port) == ("tcp", 8998)
-    assert (found.facts.page_size, found.facts.context_length) == (64, 8192)
-    role = found.roles["decode"]
+    actual = resolve()
+    assert list(actual.roles) == ["prefill", "decode"]
+    assert actual.served_name == "demo"
+    assert (actual.image, actual.image_pull_policy, actual.platform) == (None, "IfNotPresent", "cpu")
+    assert (actual.transfer_backend, actual.bootstrap_port) == ("tcp", 8998)
+    assert (actual.facts.page_size, actual.facts.context_length) == (64, 8192)
+    role = actual.roles["decode"]
     assert (role.replicas, role.cpu, role.memory) == (1, "150m", "1Gi")
     assert (role.startup_minutes, role.grace_seconds) == (2, 60)
-    router = found.router
+    router = actual.router
     assert (router.replicas, router.prefill_policy, router.decode_policy) == (1, "cache_aware", "least_load")
     assert (router.request_timeout_seconds, router.max_concurrent_requests) == (1800, 0)
     assert (router.cpu, router.memory, router.service_type, router.service_port) == ("1", "512Mi", "ClusterIP", 8000)
-    assert found.network_policy is True
+    assert actual.network_policy is True
 
 
 def test_what_the_user_wrote_wins() -> None:
-    found = resolve(
+    actual = resolve(
         model={"servedName": "toy", "path": "/model", "revision": "7"},
         engine={"type": "Reference", "version": "0.1", "image": "mine:1", "imagePullSecrets": [{"name": "pull"}]},
         roles={
@@ -58,13 +58,13 @@ def test_what_the_user_wrote_wins() -> None:
         router={"replicas": 0, "service": {"port": 80}},
         networkPolicy={"enabled": False},
     )
-    assert list(found.roles) == ["encode", "prefill", "decode"]
-    assert (found.served_name, found.model_path, found.model_revision) == ("toy", "/model", "7")
-    assert (found.image, found.image_pull_secrets) == ("mine:1", ("pull",))
-    assert (found.roles["encode"].replicas, found.roles["encode"].cpu) == (0, "2")
-    assert (found.facts.page_size, found.facts.context_length, found.bootstrap_port) == (16, 512, 9999)
-    assert (found.roles["prefill"].startup_minutes, found.roles["decode"].grace_seconds) == (9, 11)
-    assert (found.router.replicas, found.router.service_port, found.network_policy) == (0, 80, False)
+    assert list(actual.roles) == ["encode", "prefill", "decode"]
+    assert (actual.served_name, actual.model_path, actual.model_revision) == ("toy", "/model", "7")
+    assert (actual.image, actual.image_pull_secrets) == ("mine:1", ("pull",))
+    assert (actual.roles["encode"].replicas, actual.roles["encode"].cpu) == (0, "2")
+    assert (actual.facts.page_size, actual.facts.context_length, actual.bootstrap_port) == (16, 512, 9999)
+    assert (actual.roles["prefill"].startup_minutes, actual.roles["decode"].grace_seconds) == (9, 11)
+    assert (actual.router.replicas, actual.router.service_port, actual.network_policy) == (0, 80, False)
 
 
 def test_without_a_mode_there_is_no_pool() -> None:
@@ -107,16 +107,16 @@ def gpus(**decode: Any) -> Effective:
 
 
 def test_a_gpu_role_left_alone_has_what_its_ranks_need() -> None:
-    found = gpus(args={"tp-size": 4})
-    role = found.roles["decode"]
+    actual = gpus(args={"tp-size": 4})
+    role = actual.roles["decode"]
     assert (role.nodes, role.gpu, role.rdma, role.host_network) == (1, 4, 0, False)
     assert (role.cpu, role.memory, role.shm) == ("8", "128Gi", "32Gi")
     assert (role.startup_minutes, role.grace_seconds) == (90, 900)
-    assert found.roles["prefill"].gpu == 1
-    assert (found.platform, found.transfer_backend, found.host_network) == ("cuda-sm90", "mooncake", False)
-    assert (found.facts.page_size, found.facts.context_length) == (256, 1_048_576)
-    assert found.published()["shm"] == {"prefill": "32Gi", "decode": "32Gi"}
-    assert status.Status.model_validate({"effective": found.published()}).effective
+    assert actual.roles["prefill"].gpu == 1
+    assert (actual.platform, actual.transfer_backend, actual.host_network) == ("cuda-sm90", "mooncake", False)
+    assert (actual.facts.page_size, actual.facts.context_length) == (256, 1_048_576)
+    assert actual.published()["shm"] == {"prefill": "32Gi", "decode": "32Gi"}
+    assert status.Status.model_validate({"effective": actual.published()}).effective
 
 
 @pytest.mark.parametrize(

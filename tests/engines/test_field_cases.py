@@ -13,15 +13,15 @@ from tools.corpus.field_cases import FieldCase, field_cases
 @pytest.mark.parametrize("case", field_cases(), ids=lambda case: case.name)
 def test_field_case(case: FieldCase) -> None:
     judgement = validate(case.document)
-    told = "\n".join(str(finding) for finding in judgement.findings) or "(nothing)"
+    findings = "\n".join(str(finding) for finding in judgement.findings) or "(nothing)"
     errors = {finding.rule for finding in judgement.errors}
     warnings = {finding.rule for finding in judgement.findings if finding.severity == "warning"}
-    assert bool(case.refused) == bool(errors), told
-    assert set(case.refused) <= errors, told
-    assert set(case.warned) <= warnings, told
-    assert not set(case.quiet) & (errors | warnings), told
+    assert bool(case.refused) == bool(errors), findings
+    assert set(case.refused) <= errors, findings
+    assert set(case.warned) <= warnings, findings
+    assert not set(case.quiet) & (errors | warnings), findings
     for word in case.says:
-        assert word in told
+        assert word in findings
 
 
 @pytest.mark.parametrize("case", field_cases(), ids=lambda case: case.name)

@@ -94,13 +94,13 @@ def test_names_of_resolved_values_are_unique(ruleset: Ruleset) -> None:
 @cache
 def spoken() -> dict[str, list[bool]]:
     """For each rule, whether it speaks in each recorded thing that it looks at."""
-    found: dict[str, list[bool]] = defaultdict(list)
+    actual: dict[str, list[bool]] = defaultdict(list)
     for stand in recorded():
         broken = {rule.id for rule in stand.broken(SGLANG.rules)}
         for rule in SGLANG.rules:
             if stand.applies(rule) and stand.places(rule):
-                found[rule.id].append(rule.id in broken)
-    return found
+                actual[rule.id].append(rule.id in broken)
+    return actual
 
 
 def test_every_rule_speaks_somewhere() -> None:
@@ -133,8 +133,8 @@ def test_no_text_is_the_engines() -> None:
     """Seven words in a row, a flag being one, would be a quotation."""
     theirs = set()
     for row in (*rows(VERDICTS), *rows(BOUNDARIES)):
-        said = words(row.get("error") or "")
-        theirs |= {tuple(said[at : at + 7]) for at in range(len(said) - 6)}
+        message = words(row.get("error") or "")
+        theirs |= {tuple(message[at : at + 7]) for at in range(len(message) - 6)}
     assert theirs
     quoting = []
     for rule in SGLANG.rules:
@@ -160,10 +160,10 @@ def test_a_hole_is_a_warning_where_the_engine_was_seen_to_accept(rule: str) -> N
         if not row["accepted"] or row.get("config"):
             continue
         judgement = validate_command_line(VERSION, row["platform"], row["argv"], row["env"])
-        found = [finding for finding in judgement.findings if finding.rule == rule]
+        findings = [finding for finding in judgement.findings if finding.rule == rule]
         assert judgement.accepted
-        assert all(finding.severity == "warning" for finding in found)
-        seen += bool(found)
+        assert all(finding.severity == "warning" for finding in findings)
+        seen += bool(findings)
     assert seen
 
 
@@ -222,9 +222,9 @@ def test_a_hole_refuses_a_spec_until_it_is_acknowledged(rule: str) -> None:
     document = spec_with(rule)
     assert rule in {finding.rule for finding in validate(document).errors}
     document["spec"]["engine"]["acknowledge"] = [rule]
-    (found,) = (finding for finding in validate(document).findings if finding.rule == rule)
-    assert found.severity == "warning"
-    assert found.acknowledged
+    (actual,) = (finding for finding in validate(document).findings if finding.rule == rule)
+    assert actual.severity == "warning"
+    assert actual.acknowledged
 
 
 def functions() -> dict[str, set[str]]:
@@ -243,13 +243,13 @@ def test_deciding_functions_are_the_engines() -> None:
 def test_the_recorded_functions_are_those_of_the_installed_engine() -> None:
     environment.interpreter()
     (package,) = environment.folder().glob("lib/python*/site-packages/sglang")
-    found: dict[str, set[str]] = {module: set() for module in functions()}
+    actual: dict[str, set[str]] = {module: set() for module in functions()}
     for path in package.rglob("*.py"):
         module = path.parent.name if path.stem == "__init__" else path.stem
-        if module in found:
+        if module in actual:
             tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            found[module] |= {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assert found == functions()
+            actual[module] |= {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert actual == functions()
 
 
 def test_examples_come_from_the_table() -> None:
@@ -264,9 +264,9 @@ def test_example(example: RuleExample) -> None:
         judgement = validate_command_line(example.version, example.platform, example.argv, example.env)
     else:
         judgement = validate(example.document)
-    told = "\n".join(map(str, judgement.findings)) or "(nothing)"
-    assert (example.rule in {finding.rule for finding in judgement.findings}) == example.speaks, told
-    assert "structure" not in {finding.rule for finding in judgement.findings}, told
+    findings = "\n".join(map(str, judgement.findings)) or "(nothing)"
+    assert (example.rule in {finding.rule for finding in judgement.findings}) == example.speaks, findings
+    assert "structure" not in {finding.rule for finding in judgement.findings}, findings
 
 
 def test_recorded_lines_are_json_with_sorted_ids() -> None:

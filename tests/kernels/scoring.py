@@ -66,7 +66,7 @@ class Step:
 
     def scores(self, columns: int) -> list[list[float]]:
         """Each row's scores of entries 0.. by the oracle."""
-        found = []
+        actual = []
         known = [oracle.decode(row, self.dim) for row in self.rows.tolist()]
         for row, (request, visible) in enumerate(zip(self.requests, self.visible, strict=True)):
             query = [oracle.decode(head, self.dim) for head in self.query[row].tolist()]
@@ -76,8 +76,8 @@ class Step:
                 page = self.pages[request][entry // self.page_size]
                 if page >= 0:
                     line[entry] = oracle.score(query, weights, known[page * self.page_size + entry % self.page_size])
-            found.append(line)
-        return found
+            actual.append(line)
+        return actual
 
 
 def packed(generator: torch.Generator, *shape: int, dim: int) -> Tensor:

@@ -17,8 +17,8 @@ CASES = tuple(cases(SMALL))
 def test_every_result_is_where_the_inputs_are(case: Case) -> None:
     # Tensors of the meta device have no values: one among the others would be an error, or be seen in the result.
     with torch.device("meta"):
-        found = case.run(TORCH)
-    assert {tensor.device.type for tensor in found} == {"cpu"}
+        actual = case.run(TORCH)
+    assert {tensor.device.type for tensor in actual} == {"cpu"}
 
 
 @pytest.mark.parametrize("codec", [WINDOW, MAIN, INDEX, BFLOAT16], ids=lambda codec: codec.name)
@@ -26,5 +26,5 @@ def test_rows_that_are_all_absent(codec: Codec) -> None:
     pool = Paged(torch.zeros(2, 4 * codec.width(32), dtype=torch.uint8), 4, 32, codec)
     slots = torch.tensor([-1, -1])
     with torch.device("meta"):
-        found = TORCH.unpack(pool, slots, torch.float32)
-    assert torch.equal(found, torch.zeros(2, 32))
+        actual = TORCH.unpack(pool, slots, torch.float32)
+    assert torch.equal(actual, torch.zeros(2, 32))

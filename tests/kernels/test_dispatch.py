@@ -95,10 +95,10 @@ def test_a_gpu_with_tiles_gets_triton(
 ) -> None:
     caplog.set_level(logging.INFO)
     hinder(monkeypatch, "")
-    found = dispatch.load(wanted, CUDA)
-    assert (found.name, found.widest) == ("triton", torch.float32)
-    said = ["kernels: triton, chosen automatically: there are tiles for this GPU"]
-    assert caplog.messages == (said if wanted == "auto" else [])
+    actual = dispatch.load(wanted, CUDA)
+    assert (actual.name, actual.widest) == ("triton", torch.float32)
+    messages = ["kernels: triton, chosen automatically: there are tiles for this GPU"]
+    assert caplog.messages == (messages if wanted == "auto" else [])
 
 
 def test_both_have_every_operation_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,8 +270,8 @@ async def test_a_watch_puts_split_lines_together() -> None:
         added = {"type": "ADDED", "object": {"metadata": {"name": "a"}, "big": "x" * 500}}
         mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
         server.script = [stream(added, mark)]
-        found = [event async for event in cluster.watch(LEASE, "ns", fields="metadata.name=l", version="3")]
-        assert found == [("ADDED", added["object"]), ("BOOKMARK", mark["object"])]
+        actual = [event async for event in cluster.watch(LEASE, "ns", fields="metadata.name=l", version="3")]
+        assert actual == [("ADDED", added["object"]), ("BOOKMARK", mark["object"])]
         query = server.asked[0].query
         assert (query["watch"], query["fieldSelector"], query["resourceVersion"]) == ("true", "metadata.name=l", "3")
         assert server.foreign == []

@@ -40,9 +40,9 @@ def kubeconfig(path: Path, user: dict[str, Any], server: str = "http://127.0.0.1
 
 async def test_a_token_in_the_kubeconfig(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "config", {"token": "abc"})
-    found = Credential(lambda: load_configuration(str(path)))
-    assert await found.header() == "Bearer abc"
-    server = await found.server()
+    actual = Credential(lambda: load_configuration(str(path)))
+    assert await actual.header() == "Bearer abc"
+    server = await actual.server()
     assert (server.url, server.tls, server.proxy) == ("http://127.0.0.1:1", None, None)
 
 
@@ -62,13 +62,13 @@ async def test_an_exec_plugin_is_asked_again_when_its_token_has_expired(tmp_path
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
     path = kubeconfig(tmp_path / "config", user)
     clock = Clock()
-    found = Credential(lambda: load_configuration(str(path)), clock)
-    first = await found.header()
+    actual = Credential(lambda: load_configuration(str(path)), clock)
+    first = await actual.header()
     assert first is not None
     assert first.startswith("Bearer run-")
-    assert await found.header() == first
+    assert await actual.header() == first
     clock.now += REFRESH_SECONDS + 1
-    second = await found.header()
+    second = await actual.header()
     assert second is not None
     assert second != first
 
@@ -84,20 +84,20 @@ async def test_a_rotated_service_account_token_is_picked_up(tmp_path: Path, monk
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     clock = Clock()
-    found = Credential(load_configuration, clock)
-    assert await found.header() == "bearer one"
+    actual = Credential(load_configuration, clock)
+    assert await actual.header() == "bearer one"
     (tmp_path / "token").write_text("two")
-    assert await found.header() == "bearer one"
+    assert await actual.header() == "bearer one"
     # The official package re-reads the file when its own minute is over; make that minute pass.
-    configuration = found._configuration
+    configuration = actual._configuration
     hook = configuration.refresh_api_key_hook
     loader = next(c.cell_contents for c in hook.__closure__ if hasattr(c.cell_contents, "token_expires_at"))
     loader.token_expires_at = loader.token_expires_at.replace(year=2020)
     clock.now += REFRESH_SECONDS + 1
-    assert await found.header() == "bearer two"
+    assert await actual.header() == "bearer two"
     (tmp_path / "token").write_text("three")
-    await found.reload()
-    assert await found.header() == "bearer three"
+    await actual.reload()
+    assert await actual.header() == "bearer three"
 
 
 def test_no_cluster_at_all_says_what_to_do(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ async def test_a_client_certificate_goes_into_the_tls_context(tmp_path: Path) ->
         server="https://127.0.0.1:1",
         **{"insecure-skip-tls-verify": True, "tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"},
     )
-    found = Credential(lambda: load_configuration(str(path)))
+    actual = Credential(lambda: load_configuration(str(path)))
     with pytest.raises(OSError, match="PEM"):  # the certificate of this test is none
-        await found.server()
+        await actual.server()
     configuration = load_configuration(str(path))
     assert (configuration.tls_server_name, configuration.proxy) == ("kubernetes", "http://proxy:3128")
     assert json.dumps(configuration.api_key) == "{}"

@@ -61,8 +61,8 @@ class World:
 
     @property
     def spec(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.cr["spec"]
-        return found
+        actual: dict[str, Any] = self.cr["spec"]
+        return actual
 
     def observed(self) -> Observed:
         return Observed(
@@ -110,8 +110,8 @@ class World:
         self.children[obj["kind"], obj["metadata"]["name"]] = stored
 
     def makers(self, part: str) -> list[dict[str, Any]]:
-        found = [c for (kind, _), c in sorted(self.children.items()) if kind in MAKERS]
-        return [d for d in found if d["metadata"]["labels"][COMPONENT] == part]
+        actual = [c for (kind, _), c in sorted(self.children.items()) if kind in MAKERS]
+        return [d for d in actual if d["metadata"]["labels"][COMPONENT] == part]
 
     def maker(self, part: str) -> dict[str, Any]:
         """What makes the pods of a part at the revision that the plan wants."""
@@ -175,10 +175,10 @@ class World:
                 workers.append({**shared, **seen, "state": "ready", "inFlight": 0, "reason": "", "replay": replay})
         keys: dict[str, dict[str, Any]] = {}
         for worker in workers:
-            found = keys.setdefault(worker["compatKey"], {"prefill": 0, "decode": 0})
-            found[worker["role"]] += 1
-        for found in keys.values():
-            found["routable"] = bool(found["prefill"] and found["decode"])
+            entry = keys.setdefault(worker["compatKey"], {"prefill": 0, "decode": 0})
+            entry[worker["role"]] += 1
+        for entry in keys.values():
+            entry["routable"] = bool(entry["prefill"] and entry["decode"])
         router = {"ready": True, "version": "smg 1.13.0"}
         self.routers = [
             {"schema": 1, "pod": "r", "compatKeys": keys, "router": router, "workers": workers, "encoders": encoders}
@@ -200,14 +200,14 @@ class World:
 
     def condition(self, kind: str) -> dict[str, Any]:
         conditions = {c["type"]: c for c in self.cr["status"]["conditions"]}
-        found: dict[str, Any] = conditions[kind]
-        return found
+        actual: dict[str, Any] = conditions[kind]
+        return actual
 
     def verdict(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition after a reconcile."""
         self.reconcile()
-        found = self.condition(kind)
-        return found["status"], found["reason"]
+        actual = self.condition(kind)
+        return actual["status"], actual["reason"]
 
 
 @pytest.fixture

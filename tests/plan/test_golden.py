@@ -35,15 +35,15 @@ def case(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cr(case: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((FOLDER / f"{case}.cr.yaml").read_text(encoding="utf-8"))
-    return found
+    actual: dict[str, Any] = yaml.safe_load((FOLDER / f"{case}.cr.yaml").read_text(encoding="utf-8"))
+    return actual
 
 
 @pytest.fixture
 def objects(make_world: Any, cr: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    found = make_world(cr).plan()
-    assert found.objects, found.status["conditions"][0]["message"]
-    return tuple(found.objects)
+    plan_result = make_world(cr).plan()
+    assert plan_result.objects, plan_result.status["conditions"][0]["message"]
+    return tuple(plan_result.objects)
 
 
 def test_manifests_are_as_reviewed(case: str, objects: tuple[dict[str, Any], ...]) -> None:
@@ -167,9 +167,9 @@ def test_nothing_of_the_resource_leaks_into_children(cr: dict[str, Any], objects
 
 def test_selectors_pick_the_pods_they_should(objects: tuple[dict[str, Any], ...]) -> None:
     templates = {
-        obj["metadata"]["labels"]["app.kubernetes.io/component"]: found[0]["metadata"]["labels"]
+        obj["metadata"]["labels"]["app.kubernetes.io/component"]: actual[0]["metadata"]["labels"]
         for obj in objects
-        if (found := _templates(obj))
+        if (actual := _templates(obj))
     }
     fields = {
         "Deployment": ("selector", "matchLabels"),
@@ -181,11 +181,11 @@ def test_selectors_pick_the_pods_they_should(objects: tuple[dict[str, Any], ...]
     for obj in objects:
         if obj["kind"] not in fields:
             continue
-        found = obj["spec"]
+        actual = obj["spec"]
         for field in fields[obj["kind"]]:
-            found = found[field]
+            actual = actual[field]
         part = obj["metadata"]["labels"]["app.kubernetes.io/component"]
-        picked = {name for name, labels in templates.items() if found.items() <= labels.items()}
+        picked = {name for name, labels in templates.items() if actual.items() <= labels.items()}
         assert picked == {part}
         seen.add((obj["kind"], part))
     # A budget for the one server of a pool would either say nothing or block its node.

@@ -197,9 +197,9 @@ def test_labels_and_names_are_ours_alone(make_world: Any, cr: dict[str, Any]) ->
         assert "leaked" not in repr(obj)
         labelled = [obj["metadata"]["labels"]]
         labelled += [template["metadata"]["labels"] for template in templates(obj)]
-        for found in labelled:
-            assert found["app.kubernetes.io/instance"] == cr["metadata"]["name"]
-            assert all(len(value) <= 63 for value in found.values())
+        for item in labelled:
+            assert item["app.kubernetes.io/instance"] == cr["metadata"]["name"]
+            assert all(len(value) <= 63 for value in item.values())
 
 
 @few

@@ -135,9 +135,9 @@ def test_a_role_that_rolls_after_an_upgrade_keeps_the_image_of_its_set(make_worl
     image = templates(world)["decode"]["spec"]["containers"][0]["image"]
     world.settings = type(world.settings)(router_image="other:9", worker_image="other:9", version="9")
     world.role("prefill", env={"A": "b"})
-    found = templates(world)["prefill"]["spec"]["containers"][0]
-    assert found["image"] == image
-    assert {"name": "A", "value": "b"} in found["env"]
+    actual = templates(world)["prefill"]["spec"]["containers"][0]
+    assert actual["image"] == image
+    assert {"name": "A", "value": "b"} in actual["env"]
     world.edit(model={"servedName": "new-set"})
     images = {part: template["spec"]["containers"][0]["image"] for part, template in templates(world).items()}
     assert images == {"encode": "other:9", "prefill": "other:9", "decode": "other:9", "router": image_of_router(world)}

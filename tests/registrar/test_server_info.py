@@ -30,13 +30,13 @@ def shown(report: Report) -> dict[str, Any]:
 
 
 def test_a_report_is_read_and_shown() -> None:
-    found = parse({"replay": changed("decoder", extra="left out"), "swa_pool": POOL | {"more": 1}, "version": "0.1"})
-    assert (shown(found), found.faults) == ({"replay": SHOWN, "swa_pool": POOL}, ())
+    actual = parse({"replay": changed("decoder", extra="left out"), "swa_pool": POOL | {"more": 1}, "version": "0.1"})
+    assert (shown(actual), actual.faults) == ({"replay": SHOWN, "swa_pool": POOL}, ())
 
 
 def test_a_pod_that_cannot_follow_its_configuration_names_no_engine() -> None:
-    said = POOL | {"engine": "", "fault": "Misconfigured"}
-    assert shown(parse({"swa_pool": said})) == {"swa_pool": said}
+    message = POOL | {"engine": "", "fault": "Misconfigured"}
+    assert shown(parse({"swa_pool": message})) == {"swa_pool": message}
 
 
 @pytest.mark.parametrize("info", [{}, {"replay": None, "swa_pool": None}, [], "text", None, 3])
@@ -62,10 +62,10 @@ def test_no_report_is_none(info: object) -> None:
     ],
 )
 def test_a_wrong_word_on_replay_names_the_part_and_leaves_the_pool_s(report: object, names: str) -> None:
-    found = parse({"replay": report, "swa_pool": POOL})
-    (fault,) = found.faults
+    actual = parse({"replay": report, "swa_pool": POOL})
+    (fault,) = actual.faults
     assert fault.startswith(f"{names} must ")
-    assert shown(found) == {"swa_pool": POOL}
+    assert shown(actual) == {"swa_pool": POOL}
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_a_wrong_word_on_replay_names_the_part_and_leaves_the_pool_s(report: obj
     ],
 )
 def test_a_wrong_word_on_the_pool_names_the_part_and_leaves_replay_s(report: object, names: str) -> None:
-    found = parse({"replay": RUNNING, "swa_pool": report})
-    (fault,) = found.faults
+    actual = parse({"replay": RUNNING, "swa_pool": report})
+    (fault,) = actual.faults
     assert fault.startswith(f"{names} must ")
-    assert shown(found) == {"replay": SHOWN}
+    assert shown(actual) == {"replay": SHOWN}
 
 
 JSON = st.recursive(
@@ -99,15 +99,15 @@ JSON = st.recursive(
 )
 
 
-@given(said=JSON, half=st.sampled_from(list(RUNNING)), word=st.sampled_from(list(RUNNING["decoder"])))
-def test_whatever_comes_on_replay_is_a_report_or_a_fault(said: Any, half: str, word: str) -> None:
-    for tried in (said, changed(half, **{word: said})):
-        found = parse({"replay": tried})
-        assert (found.replay is None) == (tried is None or bool(found.faults))
+@given(message=JSON, half=st.sampled_from(list(RUNNING)), word=st.sampled_from(list(RUNNING["decoder"])))
+def test_whatever_comes_on_replay_is_a_report_or_a_fault(message: Any, half: str, word: str) -> None:
+    for tried in (message, changed(half, **{word: message})):
+        actual = parse({"replay": tried})
+        assert (actual.replay is None) == (tried is None or bool(actual.faults))
 
 
-@given(said=JSON, word=st.sampled_from(list(POOL)))
-def test_whatever_comes_on_the_pool_is_a_report_or_a_fault(said: Any, word: str) -> None:
-    for tried in (said, POOL | {word: said}):
-        found = parse({"swa_pool": tried})
-        assert (found.swa_pool is None) == (tried is None or bool(found.faults))
+@given(message=JSON, word=st.sampled_from(list(POOL)))
+def test_whatever_comes_on_the_pool_is_a_report_or_a_fault(message: Any, word: str) -> None:
+    for tried in (message, POOL | {word: message}):
+        actual = parse({"swa_pool": tried})
+        assert (actual.swa_pool is None) == (tried is None or bool(actual.faults))

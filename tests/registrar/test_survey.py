@@ -44,10 +44,10 @@ class Info:
         self.asked += 1
         self.news.set()
         await asyncio.sleep(self.delay)
-        found = self.answer()
-        if isinstance(found, bytes):
-            return web.Response(body=found, status=self.status)
-        return web.json_response(found, status=self.status)
+        actual = self.answer()
+        if isinstance(actual, bytes):
+            return web.Response(body=actual, status=self.status)
+        return web.json_response(actual, status=self.status)
 
 
 class Bench:
@@ -76,19 +76,19 @@ async def bench(session: aiohttp.ClientSession) -> Bench:
 
 @pytest.fixture
 async def info(bench: Bench) -> AsyncIterator[Info]:
-    found = Info()
+    actual = Info()
     app = web.Application()
-    app.router.add_get("/server_info", found.serve)
+    app.router.add_get("/server_info", actual.serve)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, found.host, bench.port).start()
-    bench.pods = [pod("p", ip=found.host)]
-    yield found
+    await web.TCPSite(runner, actual.host, bench.port).start()
+    bench.pods = [pod("p", ip=actual.host)]
+    yield actual
     await runner.cleanup()
 
 
 def known(bench: Bench) -> list[dict[str, Any]]:
-    return [shown(found) for found in bench.survey.known.values()]
+    return [shown(entry) for entry in bench.survey.known.values()]
 
 
 async def test_a_pod_is_asked_at_most_every_period(bench: Bench, info: Info) -> None:
@@ -222,5 +222,5 @@ async def test_the_state_that_is_served_has_what_the_pods_said(bench: Bench, inf
         before = await (await client.get("/state")).json()
         await bench.after(0)
         after = await (await client.get("/state")).json()
-    told = [(worker["replay"], worker["swaPool"]) for worker in before["workers"] + after["workers"]]
-    assert told == [(None, None), (SHOWN, POOL)]
+    reported = [(worker["replay"], worker["swaPool"]) for worker in before["workers"] + after["workers"]]
+    assert reported == [(None, None), (SHOWN, POOL)]

@@ -233,10 +233,10 @@ def _typed(flag: FlagSpec) -> Any:
 def by_library(argv: list[str]) -> dict[str, Any] | None:
     """What argparse makes of a command line; None when it refuses."""
     try:
-        found, rest = library().parse_known_args(argv)
+        actual, rest = library().parse_known_args(argv)
     except (argparse.ArgumentError, SystemExit):
         return None
-    return None if rest else {name: value for name, value in vars(found).items() if value is not None}
+    return None if rest else {name: value for name, value in vars(actual).items() if value is not None}
 
 
 @st.composite

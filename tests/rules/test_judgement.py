@@ -35,7 +35,7 @@ def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
             into[key] = value
 
 
-def found(patch: dict[str, Any], rule: str) -> list[Finding]:
+def findings_of(patch: dict[str, Any], rule: str) -> list[Finding]:
     return [finding for finding in validate(spec(patch)).findings if finding.rule == rule]
 
 
@@ -44,11 +44,11 @@ def prefill(**args: Any) -> dict[str, Any]:
 
 
 def test_what_cannot_be_overridden_is_an_error_for_judgement_and_policy() -> None:
-    told = found({"engine": {"acknowledge": FIXED[:64]}}, "acknowledge-unknown")
-    assert [finding.sides for finding in told] == [
+    reported = findings_of({"engine": {"acknowledge": FIXED[:64]}}, "acknowledge-unknown")
+    assert [finding.sides for finding in reported] == [
         (Side(f"spec.engine.acknowledge[{place}]", rule),) for place, rule in enumerate(FIXED[:64])
     ]
-    assert {(finding.severity, finding.says) for finding in told} == {("error", "cannot be overridden")}
+    assert {(finding.severity, finding.says) for finding in reported} == {("error", "cannot be overridden")}
     assert {*BUILT_IN} & {*FIXED[:64]}
     assert [rule for rule in FIXED if f"'{rule}'" not in _acknowledge_of_policy()] == []
 
@@ -62,7 +62,7 @@ def _acknowledge_of_policy() -> str:
 
 def test_an_id_that_nothing_has_is_a_warning_and_no_matter_of_the_policy() -> None:
     near = OVERRIDABLE[0].upper()[:-1]
-    first, second = found({"engine": {"acknowledge": [OVERRIDABLE[1], "zzz", near]}}, "acknowledge-unknown")
+    first, second = findings_of({"engine": {"acknowledge": [OVERRIDABLE[1], "zzz", near]}}, "acknowledge-unknown")
     assert (first.severity, second.severity) == ("warning", "warning")
     assert [side.field for finding in (first, second) for side in finding.sides] == [
         "spec.engine.acknowledge[1]",
@@ -76,7 +76,7 @@ def test_an_id_that_nothing_has_is_a_warning_and_no_matter_of_the_policy() -> No
 def test_what_can_be_acknowledged_here_is_said_and_nothing_else() -> None:
     patch = {"engine": {"acknowledge": ["flag-value"]}, **prefill(mem_fraction_static=2.0)}
     overridable = [finding.rule for finding in validate(spec(patch)).errors if finding.overridable]
-    (finding,) = found(patch, "acknowledge-unknown")
+    (finding,) = findings_of(patch, "acknowledge-unknown")
     assert overridable
     assert finding.fix == f"remove it; what can be acknowledged here: {', '.join(sorted(set(overridable)))}"
 
@@ -169,7 +169,7 @@ def test_what_does_not_rest_on_a_refused_field_is_still_told() -> None:
     ],
 )
 def test_the_way_out_of_a_wrong_value_is_the_right_one(flag: str, value: Any, shown: str, fix: str) -> None:
-    (finding,) = found({"roles": {"prefill": {"args": {flag: value}}}}, "flag-value")
+    (finding,) = findings_of({"roles": {"prefill": {"args": {flag: value}}}}, "flag-value")
     assert finding.fix == fix
     assert str(finding).startswith(f"[flag-value] spec.roles.prefill.args.{flag} = {shown}: ") or value is None
 
@@ -184,14 +184,16 @@ def test_the_way_out_of_a_wrong_value_is_the_right_one(flag: str, value: Any, sh
     ],
 )
 def test_a_value_of_the_wrong_type_is_answered_with_how_to_write_it(patch: dict[str, Any], says: str, fix: str) -> None:
-    (finding,) = found({"roles": {"prefill": patch}}, "structure")
+    (finding,) = findings_of({"roles": {"prefill": patch}}, "structure")
     assert finding.says.startswith(says)
     assert finding.fix.endswith(fix) or finding.fix.endswith(f"write {fix}")
 
 
 def test_a_variable_given_twice_is_named() -> None:
     twice = {"env": {"A": "1", "B": "2"}, "secretEnv": {name: {"name": "s", "key": "k"} for name in ("A", "B", "C")}}
-    places = [str(side) for finding in found({"roles": {"prefill": twice}}, "structure") for side in finding.sides]
+    places = [
+        str(side) for finding in findings_of({"roles": {"prefill": twice}}, "structure") for side in finding.sides
+    ]
     assert places == ["spec.roles.prefill.secretEnv.A", "spec.roles.prefill.secretEnv.B"]
 
 
@@ -212,6 +214,6 @@ def test_a_variable_given_twice_is_named() -> None:
     ],
 )
 def test_advice_leads_to_no_flag_of_the_operator_s(flag: str, rule: str, fix: str) -> None:
-    (finding,) = found({"roles": {"prefill": {"args": {flag: True}}}}, rule)
+    (finding,) = findings_of({"roles": {"prefill": {"args": {flag: True}}}}, rule)
     assert finding.fix.endswith(fix)
     assert "did you mean" not in finding.fix

@@ -85,10 +85,10 @@ def test_pods_are_trimmed_and_found_by_instance() -> None:
     }
     cache = Cache()
     cache.put(POD, pod)
-    (found,) = cache.pods(Key("ns", "demo"))
-    assert found["spec"] == {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
-    assert "managedFields" not in found["metadata"]
-    assert found["status"] == pod["status"]
+    (actual,) = cache.pods(Key("ns", "demo"))
+    assert actual["spec"] == {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
+    assert "managedFields" not in actual["metadata"]
+    assert actual["status"] == pod["status"]
     assert cache.pods(Key("other", "demo")) == []
 
 
@@ -162,8 +162,8 @@ class DeliveredInAnyOrder(RuleBasedStateMachine):
             self.cache.remove(DEPLOYMENT, obj)
 
     def _cached(self) -> dict[str, str]:
-        found = (self.cache.get(DEPLOYMENT, "ns", name) for name in "abc")
-        return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found if obj}
+        actual = (self.cache.get(DEPLOYMENT, "ns", name) for name in "abc")
+        return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in actual if obj}
 
     def _true(self) -> dict[str, str]:
         return {name: obj["metadata"]["resourceVersion"] for name, obj in self.truth.items()}

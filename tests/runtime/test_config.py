@@ -82,9 +82,9 @@ def test_text_lines() -> None:
 
 def test_an_event_fits_the_servers_limits() -> None:
     custom = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u", "resourceVersion": "7"}}
-    found = body(custom, Event("Warning", "Stalled", "ä" * 2000), "i" * 300, datetime(2026, 1, 2, tzinfo=UTC))
-    assert len(found["note"].encode()) <= NOTE_LIMIT
-    assert len(found["reportingInstance"]) == 128
-    assert found["regarding"]["uid"] == "u"
-    assert found["eventTime"] == "2026-01-02T00:00:00.000000Z"
-    assert found["metadata"]["namespace"] == "ns"
+    actual = body(custom, Event("Warning", "Stalled", "ä" * 2000), "i" * 300, datetime(2026, 1, 2, tzinfo=UTC))
+    assert len(actual["note"].encode()) <= NOTE_LIMIT
+    assert len(actual["reportingInstance"]) == 128
+    assert actual["regarding"]["uid"] == "u"
+    assert actual["eventTime"] == "2026-01-02T00:00:00.000000Z"
+    assert actual["metadata"]["namespace"] == "ns"

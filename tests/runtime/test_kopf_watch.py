@@ -45,8 +45,8 @@ def handlers(seen: list[tuple[str, str]], cache: Cache) -> tuple[kopf.OperatorRe
 
 
 async def test_only_event_and_login_handlers_exist_one_per_kind() -> None:
-    found, _, _ = handlers([], Cache())
-    private: Any = found
+    actual, _, _ = handlers([], Cache())
+    private: Any = actual
     watching = private._watching.get_all_handlers()
     assert {handler.id for handler in watching} == {kind.resource for kind in WATCHED}
     assert len(watching) == len(WATCHED)
@@ -58,8 +58,8 @@ async def test_only_event_and_login_handlers_exist_one_per_kind() -> None:
 async def test_handlers_take_note_and_return_nothing() -> None:
     seen: list[tuple[str, str]] = []
     cache = Cache()
-    found, _, _ = handlers(seen, cache)
-    private: Any = found
+    actual, _, _ = handlers(seen, cache)
+    private: Any = actual
     pods = next(h for h in private._watching.get_all_handlers() if h.id == POD.resource)
     pod = {"metadata": {"name": "p", "namespace": "ns", "resourceVersion": "1"}}
     assert asyncio.iscoroutinefunction(pods.fn)  # a plain function would run in kopf's thread pool
@@ -72,8 +72,8 @@ async def test_handlers_take_note_and_return_nothing() -> None:
 
 
 async def test_a_second_log_in_reads_the_credentials_again() -> None:
-    found, connection, loads = handlers([], Cache())
-    private: Any = found
+    actual, connection, loads = handlers([], Cache())
+    private: Any = actual
     (login,) = private._activities.get_all_handlers()
     first = await login.fn()
     assert (first.server, loads.count) == ("http://127.0.0.1:1", 1)
@@ -85,13 +85,13 @@ async def test_a_second_log_in_reads_the_credentials_again() -> None:
 
 
 def test_kopf_is_told_to_write_scan_and_post_nothing() -> None:
-    found = settings()
-    assert not found.posting.enabled
-    assert found.peering.standalone
-    assert found.scanning.disabled
-    assert found.watching.chunk_size == 500
-    assert found.watching.inactivity_timeout == 70
-    assert not found.watching.initial_streaming
+    actual = settings()
+    assert not actual.posting.enabled
+    assert actual.peering.standalone
+    assert actual.scanning.disabled
+    assert actual.watching.chunk_size == 500
+    assert actual.watching.inactivity_timeout == 70
+    assert not actual.watching.initial_streaming
 
 
 @pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.resource)
@@ -126,8 +126,8 @@ async def test_events_that_kopf_cannot_handle_end_the_process_life_unless_others
 
 async def test_an_event_counts_as_handled_only_when_it_was() -> None:
     seen: list[tuple[str, str]] = []
-    found, _, _ = handlers(seen, Cache())
-    private: Any = found
+    actual, _, _ = handlers(seen, Cache())
+    private: Any = actual
     pods = next(h for h in private._watching.get_all_handlers() if h.id == POD.resource)
     with pytest.raises(KeyError):
         await pods.fn(event={"type": None, "object": {"metadata": {}}})

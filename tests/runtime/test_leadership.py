@@ -94,35 +94,35 @@ def leadership(port: int, lost: list[str]) -> Leadership:
 
 async def test_a_main_loop_that_lags_does_not_lose_the_lease(holder: Holder) -> None:
     lost: list[str] = []
-    found = leadership(holder.server_port, lost)
-    await found.acquire()
+    actual = leadership(holder.server_port, lost)
+    await actual.acquire()
     time.sleep(2 * TIMING.deadline)  # noqa: ASYNC251 - the lag that is tested
-    assert found.holds()
+    assert actual.holds()
     assert lost == []
-    await found.release()
-    assert not found.holds()
+    await actual.release()
+    assert not actual.holds()
     assert holder.lease is not None
     assert holder.lease["spec"]["holderIdentity"] == ""
-    await found.close()
+    await actual.close()
 
 
 async def test_a_lost_lease_is_told_in_the_thread_at_once(holder: Holder) -> None:
     lost: list[str] = []
-    found = leadership(holder.server_port, lost)
-    await found.acquire()
+    actual = leadership(holder.server_port, lost)
+    await actual.acquire()
     holder.shutdown()
     holder.server_close()
     time.sleep(TIMING.deadline + 1.0)  # noqa: ASYNC251 - the main loop need not run for this
     assert lost == ["lease"]
-    assert not found.holds()
-    await found.close()
+    assert not actual.holds()
+    await actual.close()
 
 
 async def test_no_configuration_is_an_error_of_the_caller() -> None:
     def load() -> Any:
         raise CredentialError("nothing there")
 
-    found = Leadership(Config(), load, observe=lambda *_: None, changed=lambda _: None, lost=lambda: None)
+    actual = Leadership(Config(), load, observe=lambda *_: None, changed=lambda _: None, lost=lambda: None)
     with pytest.raises(CredentialError):
-        await found.acquire()
-    await asyncio.wait_for(found.close(), 5)
+        await actual.acquire()
+    await asyncio.wait_for(actual.close(), 5)

@@ -189,11 +189,11 @@ def test_a_leader_that_sees_another_holder_stops_at_once(virtual: Virtual) -> No
 
 def test_the_metric_follows(virtual: Virtual) -> None:
     async def main() -> None:
-        told: list[bool] = []
-        first = candidate(Wire(Store()), "one", told.append)
+        reported: list[bool] = []
+        first = candidate(Wire(Store()), "one", reported.append)
         await first.acquire()
         await first.release()
-        assert told == [True, False]
+        assert reported == [True, False]
 
     virtual(main())
 

@@ -67,13 +67,13 @@ def test_success_ends_the_back_off(virtual: Virtual) -> None:
 def test_back_off_is_bounded() -> None:
     async def main() -> list[float]:
         queue: WorkQueue[str] = WorkQueue(uniform=longest)
-        found = [queue.retry("a") for _ in range(200)]
+        actual = [queue.retry("a") for _ in range(200)]
         queue.close()
-        return found
+        return actual
 
-    found = asyncio.run(main())
-    assert found[:4] == [BASE_SECONDS * 2**power for power in range(4)]
-    assert max(found) == LIMIT_SECONDS == found[-1]
+    actual = asyncio.run(main())
+    assert actual[:4] == [BASE_SECONDS * 2**power for power in range(4)]
+    assert max(actual) == LIMIT_SECONDS == actual[-1]
 
 
 def test_full_jitter_spreads_between_nothing_and_the_whole(virtual: Virtual) -> None:
@@ -81,10 +81,10 @@ def test_full_jitter_spreads_between_nothing_and_the_whole(virtual: Virtual) -> 
         queue: WorkQueue[int] = WorkQueue()
         return [queue.retry(key) for key in range(200)]
 
-    found = virtual(main())
-    assert min(found) < 0.2 * BASE_SECONDS
-    assert max(found) > 0.8 * BASE_SECONDS
-    assert max(found) <= BASE_SECONDS
+    actual = virtual(main())
+    assert min(actual) < 0.2 * BASE_SECONDS
+    assert max(actual) > 0.8 * BASE_SECONDS
+    assert max(actual) <= BASE_SECONDS
 
 
 def test_events_around_a_failing_key_do_not_hurry_it_but_a_new_spec_does(virtual: Virtual) -> None:

@@ -91,10 +91,10 @@ class MemoryCluster:
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str) -> dict[str, Any]:
         self._call("delete", name)
-        found = self.objects.get((kind.kind, name))
-        if found is None:
+        actual = self.objects.get((kind.kind, name))
+        if actual is None:
             raise NotFound("DELETE", "none", status=404)
-        if found["metadata"]["uid"] != uid:
+        if actual["metadata"]["uid"] != uid:
             raise Conflict("DELETE", "uid", status=409)
         del self.objects[kind.kind, name]
         return {"kind": "Status", "status": "Success"}
@@ -178,9 +178,9 @@ class World:
 
     @property
     def status(self) -> dict[str, Any]:
-        found = self.cache.get(CUSTOM, *KEY)
-        assert found is not None
-        status: dict[str, Any] = found["status"]
+        actual = self.cache.get(CUSTOM, *KEY)
+        assert actual is not None
+        status: dict[str, Any] = actual["status"]
         return status
 
 

@@ -143,13 +143,13 @@ def test_only_running_router_pods_are_asked_and_gone_ones_forgotten(virtual: Vir
         net.answers = {URL: document(), "http://[fd00::1]:8081/state": document("six")}
         poller.follow(KEY, moving=True)
         await asyncio.sleep(1)
-        assert [found["pod"] for found in poller.documents(KEY)] == ["r", "six"]
+        assert [item["pod"] for item in poller.documents(KEY)] == ["r", "six"]
         assert {url for _, url in net.asked} == set(net.answers)
         gone = pod("six", "fd00::1")
         gone["metadata"]["resourceVersion"] = "9"
         cache.remove(POD, gone)
         await asyncio.sleep(MOVING_SECONDS)
-        assert [found["pod"] for found in poller.documents(KEY)] == ["r"]
+        assert [item["pod"] for item in poller.documents(KEY)] == ["r"]
         poller.drop(KEY)
         net.asked.clear()
         await asyncio.sleep(60)

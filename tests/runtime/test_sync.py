@@ -67,7 +67,7 @@ def test_ready_only_when_every_collection_was_listed_after_kopfs_own_list(virtua
         sync.answered(WATCHED[0].path(), watch=False)
         await asyncio.sleep(1)
         assert sync.ready.is_set()
-        assert {(kind, found) for kind, _, found in lists.asked} == {(kind, selector(kind)) for kind in WATCHED}
+        assert {(kind, actual) for kind, _, actual in lists.asked} == {(kind, selector(kind)) for kind in WATCHED}
         assert len(cache) == 2
         assert await queue.get() == KEY
         running.cancel()

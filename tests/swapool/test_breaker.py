@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def ticket(breaker: Breaker) -> int:
-    found = breaker.admit()
-    assert found is not None
-    return found
+    actual = breaker.admit()
+    assert actual is not None
+    return actual
 
 
 def test_one_call_a_period_and_periods_double() -> None:

@@ -96,11 +96,11 @@ def test_there_from_the_start(tied: Tied, file: Path) -> None:
     connection = tied()
     assert connection.active
     put(connection, 1, replayed=True)
-    told = threading.Event()
-    lookup = connection.begin(key(1).chain, key(1).position, told.set)
+    reported = threading.Event()
+    lookup = connection.begin(key(1).chain, key(1).position, reported.set)
     assert lookup
     assert lookup.ready
-    assert told.is_set()
+    assert reported.is_set()
     window = lookup.take()
     assert window
     assert (window.data, window.replayed) == (rows(key(1)), True)
@@ -167,7 +167,7 @@ def test_times_change_without_losing_a_window(tied: Tied, file: Path, server: Va
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "it is no JSON"),
         ("", "it is no JSON"),
@@ -178,7 +178,7 @@ def test_times_change_without_losing_a_window(tied: Tied, file: Path, server: Va
     ],
 )
 def test_what_cannot_be_followed_changes_nothing(
-    text: str, said: str, tied: Tied, file: Path, caplog: pytest.LogCaptureFixture
+    text: str, message: str, tied: Tied, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     say(file, MEMORY)
     connection = tied()
@@ -190,7 +190,7 @@ def test_what_cannot_be_followed_changes_nothing(
     messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert len(messages) == 1
     assert f"{file}: " in messages[0]
-    assert re.search(said, messages[0])
+    assert re.search(message, messages[0])
     say(file, MEMORY)
     until(lambda: _fault(connection) == "")
     assert reads(connection, 1), "the pool was never another"

@@ -18,7 +18,7 @@ from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import Pool
 from tests.swapool.servers import MooncakeMaster, MooncakeStore, free_port, until
-from tests.swapool.test_valkey import found, recovered, share_a_key, survives, use_at_once
+from tests.swapool.test_valkey import are_held, recovered, share_a_key, survives, use_at_once
 from tests.swapool.windows import (
     DEADLINE,
     PATIENT,
@@ -68,7 +68,7 @@ def helpers(process: int) -> list[int]:
 def test_there_and_back(join: Callable[..., Pool]) -> None:
     pool = join()
     names = fill(pool, 5)
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     assert pool.get(key(99), PATIENT) is None
     pool.put(names[0], rows(key(50)), 300)
     assert pool.drain(PATIENT)
@@ -81,7 +81,7 @@ def test_age_is_checked_where_the_store_knows_none(join: Callable[..., Pool]) ->
     writer = join(clock=lambda: now[0])
     names = fill(writer, 2)
     reader = join()
-    assert not any(found(reader, names))
+    assert not any(are_held(reader, names))
     assert count(reader, "get", "expired") == 2
 
 
@@ -136,7 +136,7 @@ def test_store_frozen(join: Callable[..., Pool], store: MooncakeStore) -> None:
     assert stays_out_of_the_way(pool, names) == 0
     until(lambda: value(pool, "swapool_bounce_in_use") == 0, 3.0)
     store.thaw()
-    until(lambda: all(found(pool, names)), JOIN)
+    until(lambda: all(are_held(pool, names)), JOIN)
     assert len(helpers(os.getpid())) == 1
 
 
@@ -158,7 +158,7 @@ def test_master_frozen(join: Callable[..., Pool], master: MooncakeMaster) -> Non
     master.freeze()
     assert stays_out_of_the_way(pool, names) == 0
     master.thaw()
-    until(lambda: all(found(pool, names)), JOIN)
+    until(lambda: all(are_held(pool, names)), JOIN)
 
 
 def test_full(tmp_path: Path, opened: Opening) -> None:
@@ -173,7 +173,7 @@ def test_full(tmp_path: Path, opened: Opening) -> None:
             pool.put(key(number), rows(key(number)), 300)
             pool.drain(PATIENT)
             names.append(key(number))
-            found(pool, names[-1:])
+            are_held(pool, names[-1:])
         assert count(pool, "put", "full") > 20
         assert count(pool, "put", "stored") > 20
         assert not pool.fault
@@ -234,7 +234,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., Pool], st
     assert descriptors() <= connected
     store.thaw()
     until(lambda: value(pool, "swapool_bounce_in_use") == 0)
-    until(lambda: all(found(pool, names)), JOIN)
+    until(lambda: all(are_held(pool, names)), JOIN)
     assert len(helpers(os.getpid())) == 1
 
 
@@ -243,7 +243,7 @@ def test_the_helper_dies(join: Callable[..., Pool]) -> None:
     names = fill(pool, 3)
     os.kill(helpers(os.getpid())[0], signal.SIGKILL)
     assert pool.get(names[0], DEADLINE) is None
-    until(lambda: all(found(pool, names)), JOIN)
+    until(lambda: all(are_held(pool, names)), JOIN)
 
 
 def test_closing_leaves_no_process(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> None:

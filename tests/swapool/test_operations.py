@@ -10,7 +10,7 @@ import pytest
 from tests.swapool.conftest import supervisors
 from tests.swapool.servers import free_port, until
 from tests.swapool.test_mooncake import JOIN, Gaps
-from tests.swapool.test_valkey import found, recovered
+from tests.swapool.test_valkey import are_held, recovered
 from tests.swapool.windows import PATIENT, SLACK, fill, keeps_to_the_deadline, key, lookups, rows, stays_out_of_the_way
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_d4_the_master_restarts(cluster: Cluster, opened: Opening) -> None:
     pool = opened(cluster.address)
     until(lambda: recovered(pool), JOIN)
     names = fill(pool, 8)
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     gaps = Gaps()
     cluster.master.kill()
     assert stays_out_of_the_way(pool, names) == 0
@@ -77,9 +77,9 @@ def test_d4_the_master_restarts(cluster: Cluster, opened: Opening) -> None:
     until(lambda: cluster.known() == 3)
     assert [store.child for store in cluster.stores] == before
     until(lambda: recovered(pool), JOIN)
-    until(lambda: all(found(pool, fill(pool, 8))), JOIN)
+    until(lambda: all(are_held(pool, fill(pool, 8))), JOIN)
     newcomer = opened(cluster.address)
-    until(lambda: all(found(newcomer, names)), JOIN)
+    until(lambda: all(are_held(newcomer, names)), JOIN)
 
 
 def test_d9_one_bad_store(cluster: Cluster, opened: Opening) -> None:
@@ -87,9 +87,9 @@ def test_d9_one_bad_store(cluster: Cluster, opened: Opening) -> None:
     bad = cluster.start_store(NOWHERE)
     bad.until(lambda: cluster.known() == 4)
     bad.until(lambda: bad.ask("/live")[0] == 503, 5.0)
-    status, said = bad.ask("/health")
+    status, message = bad.ask("/health")
     assert status == 503
-    assert "the store is in the pool, but a put fails" in said or "no answer" in said
+    assert "the store is in the pool, but a put fails" in message or "no answer" in message
     pool = opened(cluster.address)
     until(lambda: recovered(pool), JOIN)
     for number in range(12):
@@ -103,7 +103,7 @@ def test_d9_one_bad_store(cluster: Cluster, opened: Opening) -> None:
     assert bad.terminate() == 0
     until(lambda: cluster.known() == 3)
     until(lambda: recovered(pool), JOIN)
-    until(lambda: all(found(pool, fill(pool, 8))), JOIN)
+    until(lambda: all(are_held(pool, fill(pool, 8))), JOIN)
 
 
 def test_d11_a_planned_restart_of_one_store_of_three(cluster: Cluster, opened: Opening) -> None:
@@ -111,7 +111,7 @@ def test_d11_a_planned_restart_of_one_store_of_three(cluster: Cluster, opened: O
     pool = opened(cluster.address)
     until(lambda: recovered(pool), JOIN)
     names = fill(pool, 30)
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     restarted: list[int] = []
 
     def restart() -> None:
@@ -131,6 +131,6 @@ def test_d11_a_planned_restart_of_one_store_of_three(cluster: Cluster, opened: O
     assert len(seconds) > 200
     keeps_to_the_deadline(sorted(seconds))
     # Ten of thirty are gone with their store, more or less: the master spreads them at random.
-    until(lambda: sum(found(pool, names)) >= 12, JOIN)
+    until(lambda: sum(are_held(pool, names)) >= 12, JOIN)
     assert cluster.known() == 3
-    until(lambda: all(found(pool, fill(pool, 30))), JOIN)
+    until(lambda: all(are_held(pool, fill(pool, 30))), JOIN)

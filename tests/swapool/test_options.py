@@ -72,15 +72,15 @@ def test_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "lines"),
     [
         ((), ["valkey", "master", "store", "/health", "/live", "/metrics", "SIGTERM"]),
         (("store",), ["MC_MIN_RPC_PORT", "POD_IP", "--master", "--memory", "--health-port"]),
     ],
 )
-def test_help_says_what_one_needs(words: tuple[str, ...], said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_one_needs(words: tuple[str, ...], lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*words, "--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    assert all(word in text for word in said)
+    assert all(word in text for word in lines)

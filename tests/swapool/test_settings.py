@@ -32,13 +32,13 @@ def test_nothing_is_no_pool() -> None:
 
 @given(JSON | st.fixed_dictionaries({}, optional={"address": JSON, "ttl": JSON, "deadline": JSON}))
 def test_what_cannot_be_followed_is_refused_with_its_way_out(given: object) -> None:
-    text, told = json.dumps(given).encode(), None
+    text, reported = json.dumps(given).encode(), None
     with contextlib.suppress(ValueError):
-        told = settings(text)
-    if told is not None:
-        assert told.address
-        assert 0 < told.ttl <= 86400
-        assert 0 < told.deadline <= 10
+        reported = settings(text)
+    if reported is not None:
+        assert reported.address
+        assert 0 < reported.ttl <= 86400
+        assert 0 < reported.deadline <= 10
     elif given != {}:
         with pytest.raises(ValueError, match=r'give \{"address": '):
             settings(text)

@@ -175,8 +175,8 @@ def listens(process: int) -> set[int]:
     """The TCP ports on which a process listens."""
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
     ports = {f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
-    found = [str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir() if each.is_symlink()]
-    return {ports[name] for name in found if name in ports}
+    actual = [str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir() if each.is_symlink()]
+    return {ports[name] for name in actual if name in ports}
 
 
 def test_they_listen_where_a_network_policy_lets_others_in(trio: Trio) -> None:
@@ -203,9 +203,9 @@ def test_a_full_store_is_well(trio: Trio, opened: Opening) -> None:
 
 def test_a_store_is_not_to_blame_for_its_master(trio: Trio) -> None:
     freeze(trio.master.child)
-    said = f"the master at 127.0.0.1:{trio.master_port} does not answer"
-    assert trio.store.ask("/health") == (503, said)
-    assert trio.store.ask("/live") == (200, said)
+    message = f"the master at 127.0.0.1:{trio.master_port} does not answer"
+    assert trio.store.ask("/health") == (503, message)
+    assert trio.store.ask("/live") == (200, message)
     os.kill(trio.master.child, signal.SIGCONT)
     trio.store.until(trio.store.healthy)
 

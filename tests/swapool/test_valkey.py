@@ -57,9 +57,9 @@ while True:
 
 
 def figures(client: valkey.Valkey, section: str) -> dict[str, Any]:
-    told = client.info(section)
-    assert isinstance(told, dict)
-    return told
+    reported = client.info(section)
+    assert isinstance(reported, dict)
+    return reported
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def wire(server: ValkeyServer) -> Iterator[Wire]:
     wire.close()
 
 
-def found(pool: Pool, names: list[Key]) -> list[bool]:
+def are_held(pool: Pool, names: list[Key]) -> list[bool]:
     data = [pool.get(name, PATIENT) for name in names]
     assert all(each is None or each == rows(name) for each, name in zip(data, names, strict=True))
     return [each is not None for each in data]
@@ -78,7 +78,7 @@ def found(pool: Pool, names: list[Key]) -> list[bool]:
 def test_there_and_back(server: ValkeyServer, opened: Opening) -> None:
     pool = opened(server.url)
     names = fill(pool, 5)
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     assert pool.get(key(99), PATIENT) is None
     assert not pool.fault
 
@@ -87,20 +87,20 @@ def test_the_server_is_asked_for_windows_only(server: ValkeyServer, opened: Open
     """No polling: as many commands as lookups and puts, and the server itself forgets what is too old."""
     pool = opened(server.url)
     names = fill(pool, 3, ttl=0.2)
-    found(pool, names)
+    are_held(pool, names)
     with server.client() as client:
         calls = figures(client, "commandstats")
         own = {"cmdstat_info", "cmdstat_client|setinfo", "cmdstat_config|get"}
         assert {name: calls[name]["calls"] for name in calls.keys() - own} == {"cmdstat_set": 3, "cmdstat_get": 3}
         until(lambda: client.dbsize() == 0)
-    assert not any(found(pool, names))
+    assert not any(are_held(pool, names))
 
 
 def test_a_password_and_a_database(server: ValkeyServer, opened: Opening) -> None:
     with server.client() as client:
         client.config_set("requirepass", "se:cret")
     pool = opened(server.url.replace("//", "//:se%3Acret@") + "/3")
-    assert all(found(pool, fill(pool, 2)))
+    assert all(are_held(pool, fill(pool, 2)))
     stranger = opened(server.url)
     assert stranger.get(key(0), PATIENT) is None
     assert "NOAUTH" in stranger.fault
@@ -130,13 +130,13 @@ def recovered(pool: Pool) -> bool:
 def test_killed_and_rolled(server: ValkeyServer, tmp_path: Path, opened: Opening) -> None:
     pool = opened(server.url)
     names = fill(pool, 5)
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     server.kill()
     assert stays_out_of_the_way(pool, names) == 0
     fresh = ValkeyServer(tmp_path / "fresh.log", port=server.port)
     try:
         until(lambda: recovered(pool))
-        assert not any(found(pool, names)), "a rolled pool has lost its windows, and says so"
+        assert not any(are_held(pool, names)), "a rolled pool has lost its windows, and says so"
         assert not pool.fault
     finally:
         fresh.kill()
@@ -145,11 +145,11 @@ def test_killed_and_rolled(server: ValkeyServer, tmp_path: Path, opened: Opening
 def test_rolled_between_two_lookups(server: ValkeyServer, tmp_path: Path, opened: Opening) -> None:
     """The connections that the old server closed are noticed before they are used: no lookup fails."""
     pool = opened(server.url)
-    assert all(found(pool, fill(pool, 8)))
+    assert all(are_held(pool, fill(pool, 8)))
     server.kill()
     fresh = ValkeyServer(tmp_path / "fresh.log", port=server.port)
     try:
-        assert all(found(pool, fill(pool, 8)))
+        assert all(are_held(pool, fill(pool, 8)))
         assert count(pool, "get", "error") == count(pool, "put", "error") == 0
     finally:
         fresh.kill()
@@ -163,7 +163,7 @@ def test_frozen(server: ValkeyServer, opened: Opening) -> None:
     assert count(pool, "get", "breaker") > 350
     assert pool.fault
     server.thaw()
-    until(lambda: all(found(pool, names)))
+    until(lambda: all(are_held(pool, names)))
     assert not pool.fault
 
 
@@ -202,12 +202,12 @@ def test_slow(server: ValkeyServer, wire: Wire, opened: Opening, rate: float, pi
     direct = opened(server.url)
     names = fill(direct, 5)
     pool = opened(f"valkey://127.0.0.1:{wire.port}")
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     wire.rate, wire.piece = rate, piece
     assert stays_out_of_the_way(pool, names) == 0
     until(lambda: value(pool, "swapool_bounce_in_use") == 0, 0.5)
     wire.rate = None
-    until(lambda: all(found(pool, names)))
+    until(lambda: all(are_held(pool, names)))
 
 
 def test_full(tmp_path: Path, opened: Opening) -> None:
@@ -220,7 +220,7 @@ def test_full(tmp_path: Path, opened: Opening) -> None:
             pool.put(key(number), rows(key(number)), 100 + number)
             pool.drain(PATIENT)
             names.append(key(number))
-        kept = found(pool, names)
+        kept = are_held(pool, names)
         assert kept[-10:] == [True] * 10
         assert not any(kept[:20])
         with server.client() as client:
@@ -228,7 +228,7 @@ def test_full(tmp_path: Path, opened: Opening) -> None:
         fill(pool, 60)
         assert count(pool, "put", "full") > 30
         assert not pool.fault
-        assert found(pool, [names[-1]]) == [True]
+        assert are_held(pool, [names[-1]]) == [True]
     finally:
         server.kill()
 
@@ -334,7 +334,7 @@ def test_a_slow_start_is_a_start(server: ValkeyServer, wire: Wire, opened: Openi
         client.auth("secret")
         pool = opened(f"valkey://:secret@127.0.0.1:{wire.port}", readers=1, writers=1, breakers=Never)
         (name,) = fill(pool, 1)
-        assert found(pool, [name]) == [True]
+        assert are_held(pool, [name]) == [True]
         client.client_kill_filter(_type="normal")
         before = figures(client, "stats")["total_connections_received"]
         time.sleep(0.1)
@@ -354,7 +354,7 @@ def test_two_deployments_on_one_server(server: ValkeyServer, opened: Opening) ->
         assert pool.get(key(1, space), PATIENT) is None
         pool.put(key(1, space), rows(key(1, space)), 300)
         pool.drain(PATIENT)
-    assert all(found(pool, [key(1, space) for space in spaces]))
+    assert all(are_held(pool, [key(1, space) for space in spaces]))
 
 
 def use_at_once(pool: Pool, rounds: int = 60) -> None:
@@ -398,9 +398,9 @@ def survives(server: Server, pool: Pool) -> None:
 
     def use() -> None:
         while not ended.is_set():
-            taken, found = lookups(pool, names, 20, pause=0.01)
+            taken, actual = lookups(pool, names, 20, pause=0.01)
             seconds.extend(taken)
-            hits.append(found)
+            hits.append(actual)
             # What was lost is stored again, as whoever replays does.
             pool.put(names[len(hits) % 8], rows(names[len(hits) % 8]), 300)
 
@@ -430,7 +430,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind(server: ValkeyServer) -> None
     before, open_files = threads(), descriptors()
     pool = Pool(engine(server.url), SPACE.largest, breakers=Never)
     names = fill(pool, 8)
-    assert all(found(pool, names))
+    assert all(are_held(pool, names))
     made, connected = threads(), descriptors()
     gc.collect()
     size = resident()
@@ -445,7 +445,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind(server: ValkeyServer) -> None
     server.thaw()
     assert pool.drain(PATIENT)
     assert value(pool, "swapool_bounce_in_use") == 0
-    until(lambda: all(found(pool, names)))
+    until(lambda: all(are_held(pool, names)))
     assert pool.close()
     assert threads() == before
     assert descriptors() == open_files

@@ -62,16 +62,16 @@ def lookups(pool: Pool, names: list[Key], count: int, pause: float = 0.0) -> tup
     Returns:
         The seconds that each took, sorted, and how many were found. Whatever was found was right.
     """
-    seconds, found = [], 0
+    seconds, actual = [], 0
     for number in range(count):
         name = names[number % len(names)]
         begun = time.perf_counter()
         data = pool.get(name, DEADLINE)
         seconds.append(time.perf_counter() - begun)
-        found += data is not None
+        actual += data is not None
         assert data is None or data == rows(name)
         time.sleep(pause)
-    return sorted(seconds), found
+    return sorted(seconds), actual
 
 
 def keeps_to_the_deadline(seconds: list[float]) -> None:
@@ -82,11 +82,11 @@ def keeps_to_the_deadline(seconds: list[float]) -> None:
 
 def stays_out_of_the_way(pool: Pool, names: list[Key]) -> int:
     """400 lookups of a sick server: few wait, none longer than the deadline, nothing fails. Returns those answered."""
-    seconds, found = lookups(pool, names, 400, pause=0.0015)
+    seconds, actual = lookups(pool, names, 400, pause=0.0015)
     keeps_to_the_deadline(seconds)
     # One per period: at 0 and 0.5 s, and a few more if the machine is so busy that this takes long.
     assert sum(each > DEADLINE / 2 for each in seconds) <= 5
-    return found
+    return actual
 
 
 def count(pool: Pool, operation: str, result: str) -> int:
@@ -96,9 +96,9 @@ def count(pool: Pool, operation: str, result: str) -> int:
 
 
 def value(pool: Pool, name: str, **labels: str) -> float:
-    found = pool.metrics.registry.get_sample_value(name, labels)
-    assert found is not None
-    return found
+    actual = pool.metrics.registry.get_sample_value(name, labels)
+    assert actual is not None
+    return actual
 
 
 class Never(Breaker):

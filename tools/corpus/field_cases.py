@@ -18,10 +18,10 @@ class FieldCase:
     """One spec and what must be said of it.
 
     Attributes:
-        refused: rules that must refuse it; empty when it must be accepted.
-        warned: rules that must warn.
-        quiet: rules that must not speak.
-        says: words that the findings must hold.
+        refused: Rules that must refuse it; empty when it must be accepted.
+        warned: Rules that must warn.
+        quiet: Rules that must not speak.
+        says: Words that the findings must hold.
     """
 
     name: str

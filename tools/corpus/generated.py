@@ -73,8 +73,8 @@ def generated(seed: int, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Named documents.
 
     Args:
-        seed: of the drawing.
-        count: how many.
+        seed: Of the drawing.
+        count: How many.
     """
     for number in range(count):
         draw = random.Random(f"{seed}/{number}")
@@ -218,15 +218,15 @@ def _vocabulary(engine: str) -> dict[str, list[Any]]:
     """Values for every flag that a rule of the engine reads and a user may give."""
     ruleset = table.RULESETS[engine]
     catalogue = ruleset.catalogue(ruleset.versions[-1], "prefill")
-    found: dict[str, list[Any]] = {}
+    result: dict[str, list[Any]] = {}
     for leaf, compared in _compared(ruleset).items():
         spec = catalogue.find(leaf[1]) if leaf[0] == "flag" else None
         if spec is not None and spec.owner is None:
-            found[spec.name] = _values(spec, compared)
+            result[spec.name] = _values(spec, compared)
     for spec in catalogue.flags.values():
         if engine == "Reference" and spec.owner is None:
-            found.setdefault(spec.name, _values(spec, set()))
-    return found
+            result.setdefault(spec.name, _values(spec, set()))
+    return result
 
 
 def _values(spec: FlagSpec, compared: set[Any]) -> list[Any]:
@@ -258,15 +258,15 @@ def _variables(engine: str) -> dict[str, list[str]]:
 
 def _compared(ruleset: Ruleset) -> dict[tuple[str, str], set[Any]]:
     """What rules compare flags and variables to, by the kind of leaf and its name."""
-    found: dict[tuple[str, str], set[Any]] = {}
+    result: dict[tuple[str, str], set[Any]] = {}
     for rule in ruleset.rules:
         for node in walk(rule.when):
             if isinstance(node, Leaf):
-                found.setdefault((node.source, node.name), set())
+                result.setdefault((node.source, node.name), set())
             for subject, constants in _comparisons(node):
                 for leaf in leaves_of(subject):
-                    found.setdefault((leaf.source, leaf.name), set()).update(constants)
-    return found
+                    result.setdefault((leaf.source, leaf.name), set()).update(constants)
+    return result
 
 
 def _comparisons(node: Expr) -> Iterator[tuple[Expr, set[Any]]]:

@@ -31,15 +31,15 @@ class RuleExample:
     """One spec or command line, and whether a rule speaks of it.
 
     Attributes:
-        rule: its id.
-        speaks: whether it must be among the findings.
-        name: what a report calls the example.
-        document: the spec; None for a command line.
-        changes: what the spec changes of the base.
-        argv: the command line.
-        env: its variables.
-        platform: what the command line runs on.
-        version: engine version that judges the command line.
+        rule: Its id.
+        speaks: Whether it must be among the findings.
+        name: What a report calls the example.
+        document: The spec; None for a command line.
+        changes: What the spec changes of the base.
+        argv: The command line.
+        env: Its variables.
+        platform: What the command line runs on.
+        version: Engine version that judges the command line.
     """
 
     rule: str
@@ -70,7 +70,7 @@ def changed(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The base with some changes.
 
     Args:
-        changes: value by path, in the notation of `rule_examples.yaml`.
+        changes: Value by path, in the notation of `rule_examples.yaml`.
     """
     document: dict[str, Any] = copy.deepcopy(_corpus()["base"])
     for path, value in changes.items():

@@ -31,16 +31,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _grouped(found: Iterable[Comparison], kind: Callable[[Comparison], str]) -> list[tuple[str, list[Comparison]]]:
+def _grouped(result: Iterable[Comparison], kind: Callable[[Comparison], str]) -> list[tuple[str, list[Comparison]]]:
     groups: dict[str, list[Comparison]] = defaultdict(list)
-    for one in found:
+    for one in result:
         groups[kind(one)].append(one)
     return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 
-def _verdicts(found: list[Comparison], engine: Asked, examples: int) -> list[dict[str, Any]]:
+def _verdicts(result: list[Comparison], engine: Asked, examples: int) -> list[dict[str, Any]]:
     rows = []
-    for kind, members in _grouped(found, lambda one: one.kind):
+    for kind, members in _grouped(result, lambda one: one.kind):
         small = shrink_all(members[:examples], engine)
         rows.append({"kind": kind, "count": len(members), "examples": list(dict.fromkeys(map(str, small)))})
     return rows
@@ -77,24 +77,24 @@ def main() -> int:
         began = time.monotonic()
         compared = compare(drawn, answers)
         judged = time.monotonic() - began
-        found = disagreements(compared)
-        verdicts = _verdicts(found, engine, options.examples)
+        result = disagreements(compared)
+        verdicts = _verdicts(result, engine, options.examples)
         values = _values(compared, engine, options.examples)
     if options.json:
         json.dump({"cases": len(drawn), "verdicts": verdicts, "values": values}, sys.stdout, indent=2)
-        return bool(found)
+        return bool(result)
     same = sum(one.agrees for one in compared)
     accepted = sum(bool(one.answer.accepted) for one in compared)
     lines = [
         f"{len(drawn)} command lines, {accepted} accepted by the engine; ours took {judged:.1f} s",
-        f"same verdict: {same} ({same / len(drawn):.1%}); verdict and reason: {len(drawn) - len(found)}",
+        f"same verdict: {same} ({same / len(drawn):.1%}); verdict and reason: {len(drawn) - len(result)}",
     ]
     for row in verdicts:
         lines += [f"\n{row['count']} x {row['kind']}", *row["examples"]]
     for row in values:
         lines += [f"\n{row['count']} x another value of {row['kind']}", *row["examples"]]
     sys.stdout.write("\n".join(lines) + "\n")
-    return bool(found)
+    return bool(result)
 
 
 if __name__ == "__main__":

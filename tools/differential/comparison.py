@@ -77,10 +77,10 @@ class Comparison:
 
     @override
     def __str__(self) -> str:
-        said = "accepts" if self.answer.accepted else f"{self.answer.stage}: {self.answer.error}"
+        message = "accepts" if self.answer.accepted else f"{self.answer.stage}: {self.answer.error}"
         findings = [f"    ours:   {finding}" for finding in self.judgement.findings] or ["    ours:   accepts"]
         by = f" ({self.deciding})" if self.deciding else ""
-        return "\n".join((f"  {command(self.case)}", f"    engine: {said}{by}", *findings))
+        return "\n".join((f"  {command(self.case)}", f"    engine: {message}{by}", *findings))
 
 
 def command(case: Case) -> str:

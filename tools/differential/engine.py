@@ -199,26 +199,26 @@ def local_model(argv: Sequence[str]) -> tuple[list[str], str | None]:
 
 def raised_by(error: BaseException) -> str | None:
     """The innermost function of the engine that an exception passed, as ``module.function``."""
-    found = None
+    result = None
     trace = error.__traceback__
     while trace:
         module = str(trace.tb_frame.f_globals.get("__name__"))
         if module.partition(".")[0] == "sglang":
-            found = f"{module}.{trace.tb_frame.f_code.co_name}"
+            result = f"{module}.{trace.tb_frame.f_code.co_name}"
         trace = trace.tb_next
-    return found
+    return result
 
 
-def parse_error(error: BaseException, said: str) -> dict[str, Any]:
+def parse_error(error: BaseException, message: str) -> dict[str, Any]:
     """What the parser refused, by the engine's own value parser where one raised, by argparse otherwise."""
     cause: BaseException | None = error
     where = "argparse"
     while cause:
-        found = raised_by(cause)
-        if found and not found.endswith(".prepare_server_args"):
-            where = found
+        result = raised_by(cause)
+        if result and not result.endswith(".prepare_server_args"):
+            where = result
         cause = cause.__context__
-    lines = said.strip().splitlines()
+    lines = message.strip().splitlines()
     return {"error": lines[-1] if lines else "the parser ended the program", "raised_by": where}
 
 
@@ -226,9 +226,9 @@ def ask(argv: Sequence[str]) -> dict[str, Any]:
     """Run the engine's three stages on one command line, the working folder being the model's parent."""
     prepare = importlib.import_module("sglang.srt.server_args").prepare_server_args
     answer: dict[str, Any] = {"accepted": False, "error": None, "stage": "parse", "raised_by": None, "resolved": {}}
-    said = io.StringIO()
+    message = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(message):
             args = prepare(list(argv))
         answer["stage"] = "resolve"
         args.resolve_once()
@@ -236,7 +236,7 @@ def ask(argv: Sequence[str]) -> dict[str, Any]:
             answer["stage"] = "check"
             args.check_server_args()
     except SystemExit as error:
-        return answer | parse_error(error, said.getvalue())
+        return answer | parse_error(error, message.getvalue())
     except ImportError as error:
         # This environment lacks something: not a verdict.
         return answer | {"accepted": None, "error": f"{type(error).__name__}: {error}"}
@@ -294,9 +294,9 @@ def in_child(work: Callable[[], Any]) -> Any:
 def answer(case: dict[str, Any]) -> dict[str, Any]:
     """Answer one case in a child of its own."""
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:
-        found = in_child(lambda: judge(case, Path(folder)))
+        result = in_child(lambda: judge(case, Path(folder)))
     crashed = {"accepted": None, "error": f"no answer within {CASE_SECONDS} s", "stage": "crash"}
-    return {"raised_by": None, "resolved": {}, **(found or crashed)}
+    return {"raised_by": None, "resolved": {}, **(result or crashed)}
 
 
 def preload() -> None:

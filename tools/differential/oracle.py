@@ -96,11 +96,11 @@ class _Server:
         try:
             return lane.ask(case)
         except (OSError, EOFError) as error:
-            raise RuntimeError(f"the engine for {self.platform} ended: {self.said()}") from error
+            raise RuntimeError(f"the engine for {self.platform} ended: {self.message()}") from error
         finally:
             self.lanes.put(lane)
 
-    def said(self) -> str:
+    def message(self) -> str:
         """The last of what the process printed."""
         self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, self._said.tell() - 4000))

@@ -25,31 +25,31 @@ class Asked(Protocol):
 
 
 def shrink_all(
-    found: Sequence[Comparison], engine: Asked, kind: Callable[[Comparison], str] = lambda seen: seen.kind
+    result: Sequence[Comparison], engine: Asked, kind: Callable[[Comparison], str] = lambda seen: seen.kind
 ) -> list[Comparison]:
     """Shrink some disagreements side by side.
 
     Args:
-        found: what disagrees.
-        engine: who answers for smaller cases.
-        kind: what must stay the same while a case shrinks.
+        result: What disagrees.
+        engine: Who answers for smaller cases.
+        kind: What must stay the same while a case shrinks.
     """
     with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(lambda one: shrink(one, engine, kind), found))
+        return list(pool.map(lambda one: shrink(one, engine, kind), result))
 
 
-def shrink(found: Comparison, engine: Asked, kind: Callable[[Comparison], str]) -> Comparison:
+def shrink(result: Comparison, engine: Asked, kind: Callable[[Comparison], str]) -> Comparison:
     """Drop and simplify one thing after the other, until no single step leaves the disagreement as it was."""
-    wanted = kind(found)
+    wanted = kind(result)
     smaller = True
     while smaller:
         smaller = False
-        for candidate in candidates(found.case):
+        for candidate in candidates(result.case):
             seen = compare([candidate], engine.ask([candidate]))[0]
             if kind(seen) == wanted:
-                found, smaller = seen, True
+                result, smaller = seen, True
                 break
-    return found
+    return result
 
 
 def candidates(case: Case) -> Iterator[Case]:

@@ -47,9 +47,9 @@ class Server:
     """The part of a prefill server that stores pages and finds them again.
 
     Args:
-        argv: its command line, behind the program.
-        layout: how its rows are laid out: `v4`, `v41`.
-        pages: as many as its host memory holds.
+        argv: Its command line, behind the program.
+        layout: How its rows are laid out: `v4`, `v41`.
+        pages: As many as its host memory holds.
     """
 
     def __init__(self, argv: Sequence[str], layout: str, pages: int) -> None:
@@ -93,11 +93,11 @@ class Server:
             rows are what they should be; `rows`: of how many.
         """
         transfer = self._transfer(tokens)
-        found = self.storage.batch_exists_v2(transfer.keys, [transfer])
+        result = self.storage.batch_exists_v2(transfer.keys, [transfer])
         loaded = self.storage.batch_get_v2([transfer])[self._names.PoolName.SWA]
         here, right = self._pool.kv_buffer, self._right(tokens)
         return {
-            "found": found.kv_hit_pages,
+            "found": result.kv_hit_pages,
             "loaded": loaded,
             "changed": int((here != BEFORE).sum()),
             "right": int((_rows(here) == _rows(right)).all(-1).sum()),

@@ -50,8 +50,8 @@ class Harvest:
     """What the engine was asked, and what is kept of it.
 
     Attributes:
-        rows: new rows.
-        wrong: lines on which our rules say something else.
+        rows: New rows.
+        wrong: Lines on which our rules say something else.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -87,21 +87,21 @@ def candidates(explorer: Explorer, laboratory: Laboratory, say: Say, *, walking:
     """Lines to ask about: those that catch what nothing recorded catches, if the engine agrees with the rules.
 
     Args:
-        explorer: finds lines.
-        laboratory: everything recorded.
-        say: told how far it came.
-        walking: look longer for mutants that no line around the rule catches.
+        explorer: Finds lines.
+        laboratory: Everything recorded.
+        say: Told how far it came.
+        walking: Look longer for mutants that no line around the rule catches.
     """
     subjects: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in mutants(SGLANG):
         subjects[mutant.subject].append(mutant)
     catchers: dict[Mutant, list[Point]] = {}
     perhaps: dict[str, Point] = {}
-    for at, (name, found) in enumerate(subjects.items(), 1):
+    for at, (name, result) in enumerate(subjects.items(), 1):
         subject = subject_named(name)
         if isinstance(subject, Rule) and not engine_decides(subject):
             continue
-        left = [mutant for mutant in found if not noticed(laboratory, mutant)]
+        left = [mutant for mutant in result if not noticed(laboratory, mutant)]
         around = explorer.around(subject) if left else None
         for mutant in left:
             assert around is not None
@@ -120,11 +120,11 @@ def candidates(explorer: Explorer, laboratory: Laboratory, say: Say, *, walking:
 
 def spoken(laboratory: Laboratory) -> set[str]:
     """Rules that are broken somewhere; those that close a hole of the engine, on a line that it was seen to accept."""
-    found = set()
+    result = set()
     for one in laboratory.stands:
         accepted = isinstance(one.holds, Verdict) and one.holds.accepted
-        found |= {rule for rule in laboratory.broken(one) if accepted or not RULES[rule].hole}
-    return found
+        result |= {rule for rule in laboratory.broken(one) if accepted or not RULES[rule].hole}
+    return result
 
 
 def _walked(mutant: Mutant, explorer: Explorer) -> list[Point]:

@@ -38,9 +38,9 @@ class Effect:
 
     Attributes:
         stand: where.
-        before: ids of the rules that are broken.
-        broken: those that are broken under the mutant.
-        settings: resolved values worth showing that are others under the mutant, of a single process.
+        before: Ids of the rules that are broken.
+        broken: Those that are broken under the mutant.
+        settings: Resolved values worth showing that are others under the mutant, of a single process.
     """
 
     stand: Stand
@@ -51,7 +51,7 @@ class Effect:
     @property
     def findings(self) -> list[Found]:
         """Everything found under the mutant."""
-        return [*self.stand.constant, *(self.stand.found(RULES[rule]) for rule in self.broken)]
+        return [*self.stand.constant, *(self.stand.finding_of(RULES[rule]) for rule in self.broken)]
 
     @property
     def shows(self) -> bool:
@@ -63,9 +63,9 @@ class Effect:
         return (refusing, warnings) != self._outcome(self.broken) or (bool(self.settings) and not refusing)
 
     def _outcome(self, broken: frozenset[str]) -> tuple[set[str], set[str]]:
-        found = [*self.stand.constant, *(self.stand.found(RULES[rule]) for rule in broken)]
-        errors = {one.decided_by or one.rule for one in found if one.severity == "error"}
-        return errors, {one.rule for one in found if one.severity == "warning"}
+        result = [*self.stand.constant, *(self.stand.finding_of(RULES[rule]) for rule in broken)]
+        errors = {one.decided_by or one.rule for one in result if one.severity == "error"}
+        return errors, {one.rule for one in result if one.severity == "warning"}
 
     @property
     def wrong_settings(self) -> set[str]:
@@ -88,18 +88,18 @@ def plain(value: Any) -> Any:
 def dependents() -> Mapping[str, tuple[list[Rule], list[Named]]]:
     """By name of a resolved value, the rules and the other resolved values that go by it, through others or not."""
     named = SGLANG.named()
-    found: dict[str, tuple[list[Rule], list[Named]]] = {name: ([], []) for name in named}
+    rules: dict[str, tuple[list[Rule], list[Named]]] = {name: ([], []) for name in named}
     owned = [node for body in SGLANG.owned.values() for node in walk(body) if isinstance(node, Named)]
     assert not owned, "what the operator sets must not go by resolved values, or the memo of a flag would be stale"
     for rule in SGLANG.rules:
         for node in walk(rule.when):
             if isinstance(node, Named):
-                found[node.name][0].append(rule)
+                rules[node.name][0].append(rule)
     for value in named.values():
         for node in walk(value.body):
             if isinstance(node, Named):
-                found[node.name][1].append(value)
-    return found
+                rules[node.name][1].append(value)
+    return rules
 
 
 Reading = tuple[str, Expr]
@@ -107,19 +107,19 @@ Reading = tuple[str, Expr]
 
 def readings(expression: Expr) -> list[Reading]:
     """What an expression reads down to the next resolved values, each with the role it is read at; empty: its own."""
-    found: dict[tuple[str, int], Reading] = {}
+    result: dict[tuple[str, int], Reading] = {}
 
     def visit(node: Expr, role: str) -> None:
         if isinstance(node, At):
             visit(node.body, node.role)
         elif isinstance(node, Leaf | Named | Circumstance | Declared):
-            found[role, id(node)] = (role, node)
+            result[role, id(node)] = (role, node)
         else:
             for part in node.parts:
                 visit(part, role)
 
     visit(expression, "")
-    return list(found.values())
+    return list(result.values())
 
 
 def read(inputs: Sequence[Reading], process: Process) -> Hashable:
@@ -143,13 +143,13 @@ class _Readings:
 
     def changed(self, right: Expr, wrong: Expr) -> dict[Stand, dict[str, Value]]:
         """Where the wrong expression comes to something else, and to what, by role."""
-        found: dict[Stand, dict[str, Value]] = defaultdict(dict)
+        result: dict[Stand, dict[str, Value]] = defaultdict(dict)
         for key, process in self.samples.items():
             value = wrong.value(process)
             if value != right.value(process):
                 for stand, roles in self.stands[key].items():
-                    found[stand].update(dict.fromkeys(roles, value))
-        return found
+                    result[stand].update(dict.fromkeys(roles, value))
+        return result
 
 
 class Laboratory:

@@ -62,8 +62,8 @@ class Surroundings:
     """The lines around one subject.
 
     Attributes:
-        points: the lines.
-        laboratory: the same as stands, named by their place.
+        points: The lines.
+        laboratory: The same as stands, named by their place.
     """
 
     points: list[Point]
@@ -78,7 +78,7 @@ class Explorer:
     """Finds lines around rules and resolved values.
 
     Attributes:
-        known: lines of the given verdicts and of the generator, with the ids of the rules that they break.
+        known: Lines of the given verdicts and of the generator, with the ids of the rules that they break.
     """
 
     def __init__(self, drawn: int = DRAWN) -> None:
@@ -104,14 +104,14 @@ class Explorer:
         for example in rule_examples():
             if example.document is not None and example.rule in rules:
                 by_rule[example.rule].append(example.changes)
-        joined = [{**one, **other} for found in by_rule.values() for one in found for other in found]
-        found = []
+        joined = [{**one, **other} for entry in by_rule.values() for one in entry for other in entry]
+        entry = []
         for changes in draw.sample(joined, min(len(joined), SPECS)):
             where = {"engine.platform": draw.choice(PLATFORMS), "engine.version": draw.choice(SGLANG.versions)}
             for more in ({}, where):
                 made = spec("spec", changed({**more, **changes}), lambda _: True)
-                found += [made] if made is not None else []
-        return found
+                entry += [made] if made is not None else []
+        return entry
 
     def witnesses(self, rule: Rule) -> list[Point]:
         """Lines that break a rule, with little that it does not need."""
@@ -119,18 +119,18 @@ class Explorer:
             draw = Random(f"{SEED} {rule.id}")
             walk, goal = Walk(rule.when, draw), broken_goal(rule)
             breaking = [point for point, broken in self.known if rule.id in broken]
-            found = [
+            result = [
                 shrunk(point, replace(self.starts[0], platform=point.platform), goal)
                 for point in draw.sample(breaking, min(WITNESSES, len(breaking)))
             ]
             for at in range(WITNESSES * 8):
-                if at >= WITNESSES and found:
+                if at >= WITNESSES and result:
                     break
                 start = self.starts[at] if at < 3 else draw.choice(self.starts)
                 there = walk.to(start, goal)
                 if there is not None:
-                    found.append(shrunk(there, start, goal))
-            self._witnesses[rule.id] = list({point.key: point for point in found}.values())
+                    result.append(shrunk(there, start, goal))
+            self._witnesses[rule.id] = list({point.key: point for point in result}.values())
         return self._witnesses[rule.id]
 
     def _of_rule(self, rule: Rule) -> list[Point]:
@@ -139,12 +139,12 @@ class Explorer:
         if rule.id not in self._around:
             draw = Random(f"{SEED} {rule.id} around")
             witnesses = self.witnesses(rule)
-            found = {point.key: point for point in self._near(Walk(rule.when, draw), witnesses, NEIGHBOURS)}
+            result = {point.key: point for point in self._near(Walk(rule.when, draw), witnesses, NEIGHBOURS)}
             for term, alone in deciding(rule.when):
                 walk = Walk(term, draw, ROLES)
                 for point in self._turning(rule, term, alone, witnesses, draw):
-                    found.update((near.key, near) for near in (point, *walk.neighbours(point, BESIDE)))
-            self._around[rule.id] = list(found.values())
+                    result.update((near.key, near) for near in (point, *walk.neighbours(point, BESIDE)))
+            self._around[rule.id] = list(result.values())
         return self._around[rule.id]
 
     def _turning(
@@ -158,12 +158,12 @@ class Explorer:
         """Lines on which one term alone decides whether a rule is broken."""
         walk = Walk(rule.when, draw, ROLES)
         goal = Goal([(ROLE.isin(rule.roles), True), *alone, (term, True)])
-        found = []
+        result = []
         for start in (draw.choice(self.starts), *draw.sample(witnesses, min(1, len(witnesses)))):
             there = walk.to(start, goal, APART)
             if there is not None:
-                found.append(shrunk(there, start, goal))
-        return found
+                result.append(shrunk(there, start, goal))
+        return result
 
     def _of_value(self, value: Named) -> list[Point]:
         draw = Random(f"{SEED} {value.name}")
@@ -174,10 +174,10 @@ class Explorer:
         return self._near(walk, centres, 1 + AROUND // len(centres))
 
     def _near(self, walk: Walk, centres: Sequence[Point], most: int) -> list[Point]:
-        found = {point.key: point for point in self.starts}
+        result = {point.key: point for point in self.starts}
         for centre in centres:
-            found.update((point.key, point) for point in (centre, *walk.neighbours(centre, most)))
-        return list(found.values())
+            result.update((point.key, point) for point in (centre, *walk.neighbours(centre, most)))
+        return list(result.values())
 
 
 def _strayed(walk: Walk, start: Point) -> Point:
@@ -220,24 +220,24 @@ def shrunk(point: Point, start: Point, goal: Goal) -> Point:
 
 def predicted(findings: Sequence[Found]) -> Verdict:
     """What the engine will say if the right rules are right; the function only where all errors name the same."""
-    errors = [found for found in findings if found.severity == "error"]
-    deciding = {function(found.decided_by) for found in errors}
+    errors = [finding for finding in findings if finding.severity == "error"]
+    deciding = {function(finding.decided_by) for finding in errors}
     return Verdict(not errors, deciding.pop() if len(deciding) == 1 else "")
 
 
 def catches(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
     """The lines on which a mutant would be noticed."""
-    found = []
+    result = []
     for effect in surrounding.laboratory.effects(mutant):
         if not effect.stand.bare:
             continue
-        before = [effect.stand.found(RULES[rule]) for rule in surrounding.laboratory.broken(effect.stand)]
+        before = [effect.stand.finding_of(RULES[rule]) for rule in surrounding.laboratory.broken(effect.stand)]
         verdict = predicted(before)
         if not verdict(effect.findings) or (verdict.accepted and REPORTED & effect.settings.keys()):
-            found.append(surrounding.point(effect))
-            if len(found) == KEPT:
+            result.append(surrounding.point(effect))
+            if len(result) == KEPT:
                 break
-    return found
+    return result
 
 
 def near_misses(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
@@ -246,7 +246,7 @@ def near_misses(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
     They are those on which the mutant loses the only finding that names a function; fewest other reasons first.
     """
     laboratory = surrounding.laboratory
-    found: list[tuple[int, int, str, Point]] = []
+    points: list[tuple[int, int, str, Point]] = []
     for effect in laboratory.effects(mutant):
         if not effect.stand.bare:
             continue
@@ -254,8 +254,8 @@ def near_misses(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
         after = {function(RULES[rule].decided_by) for rule in effect.broken if refuses(RULES[rule])}
         if before - after:
             point = surrounding.point(effect)
-            found.append((len(before), len(point.args), point.key, point))
-    return [one[-1] for one in sorted(found, key=lambda one: one[:3])[:PERHAPS]]
+            points.append((len(before), len(point.args), point.key, point))
+    return [one[-1] for one in sorted(points, key=lambda one: one[:3])[:PERHAPS]]
 
 
 def refuses(rule: Rule) -> bool:
@@ -267,14 +267,14 @@ def told_apart(mutant: RuleMutant, starts: Sequence[Point], witnesses: Sequence[
     """Lines found by walking towards a difference in whether the rule is broken."""
     walk = Walk(mutant.original.when, draw, ROLES)
     goal = difference(mutant.original, mutant.rule)
-    found = []
+    result = []
     tried = [*draw.sample(starts, min(TRIES, len(starts))), *draw.sample(witnesses, min(TRIES, len(witnesses)))]
     for start in tried:
         there = walk.to(start, goal, APART)
         if there is not None:
             there = shrunk(there, start, goal)
-            found.append(cleaned(there, walk, goal, mutant.original))
-    return found
+            result.append(cleaned(there, walk, goal, mutant.original))
+    return result
 
 
 def cleaned(point: Point, walk: Walk, goal: Goal, rule: Rule) -> Point:
@@ -302,8 +302,8 @@ def chosen(catchers: Mapping[Mutant, Iterable[Point]]) -> list[Point]:
     """The few lines that catch every mutant that any of them catches; the best first."""
     caught: dict[str, set[int]] = defaultdict(set)
     points: dict[str, Point] = {}
-    for at, found in enumerate(catchers.values()):
-        for point in found:
+    for at, result in enumerate(catchers.values()):
+        for point in result:
             points[point.key] = point
             caught[point.key].add(at)
     picked = []

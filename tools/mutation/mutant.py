@@ -51,9 +51,9 @@ class RuleMutant:
     """A rule with one mistake.
 
     Attributes:
-        change: what the mistake is.
-        original: the right rule, as it stands in the table.
-        rule: the wrong one.
+        change: What the mistake is.
+        original: The right rule, as it stands in the table.
+        rule: The wrong one.
     """
 
     change: str
@@ -71,9 +71,9 @@ class ValueMutant:
     """A resolved value with one mistake.
 
     Attributes:
-        change: what the mistake is.
-        original: the right value.
-        body: what the wrong one is made by.
+        change: What the mistake is.
+        original: The right value.
+        body: What the wrong one is made by.
     """
 
     change: str
@@ -105,8 +105,8 @@ def rule_mutants(rule: Rule, versions: tuple[str, ...]) -> Iterator[RuleMutant]:
     """The mutants of a rule: of its condition, of its roles and of its versions.
 
     Args:
-        rule: the right rule.
-        versions: every version, in order.
+        rule: The right rule.
+        versions: Every version, in order.
     """
     for change, when in changes(rule.when):
         if when.kind == "bool" and not when.nullable:

@@ -27,18 +27,18 @@ class Verdict:
     """What the engine said to a command line: findings must come to the same.
 
     Attributes:
-        accepted: no error may be found; otherwise at least one must.
-        deciding: function of the engine that one of the errors must name; empty: unknown.
+        accepted: No error may be found; otherwise at least one must.
+        deciding: Function of the engine that one of the errors must name; empty: unknown.
     """
 
     accepted: bool
     deciding: str = ""
 
     def __call__(self, findings: Sequence[Found]) -> bool:
-        errors = [found for found in findings if found.severity == "error"]
+        errors = [finding for finding in findings if finding.severity == "error"]
         if self.accepted or not errors:
             return self.accepted and not errors
-        return not self.deciding or any(function(found.decided_by) == self.deciding for found in errors)
+        return not self.deciding or any(function(finding.decided_by) == self.deciding for finding in errors)
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Told:
     case: FieldCase
 
     def __call__(self, findings: Sequence[Found]) -> bool:
-        errors = {found.rule for found in findings if found.severity == "error"}
-        warnings = {found.rule for found in findings if found.severity == "warning"}
+        errors = {finding.rule for finding in findings if finding.severity == "error"}
+        warnings = {finding.rule for finding in findings if finding.severity == "warning"}
         case = self.case
         return (
             bool(case.refused) == bool(errors)
@@ -67,7 +67,7 @@ class Speaks:
     speaks: bool
 
     def __call__(self, findings: Sequence[Found]) -> bool:
-        return any(found.rule == self.rule for found in findings) == self.speaks
+        return any(finding.rule == self.rule for finding in findings) == self.speaks
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def recorded() -> tuple[Stand, ...]:
 
 
 def _example(example: RuleExample) -> Stand | None:
-    told = Speaks(example.rule, example.speaks)
+    reported = Speaks(example.rule, example.speaks)
     if example.document is not None:
-        return spec(example.name, example.document, told)
-    return line(example.name, example.version, example.platform, example.argv, example.env, None, told, {})
+        return spec(example.name, example.document, reported)
+    return line(example.name, example.version, example.platform, example.argv, example.env, None, reported, {})

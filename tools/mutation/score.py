@@ -38,10 +38,10 @@ class Score:
     """What became of some mutants.
 
     Attributes:
-        killed: how many something recorded tells from the right rule.
-        surviving: those that differ from it, and nothing recorded notices.
-        hidden: those that differ only behind another finding by the same function.
-        alike: those that were never seen to differ.
+        killed: How many something recorded tells from the right rule.
+        surviving: Those that differ from it, and nothing recorded notices.
+        hidden: Those that differ only behind another finding by the same function.
+        alike: Those that were never seen to differ.
     """
 
     killed: int = 0
@@ -70,8 +70,8 @@ class Score:
         subjects: dict[str, list[Mutant]] = {}
         for mutant in self.surviving:
             subjects.setdefault(mutant.subject, []).append(mutant)
-        for subject, found in sorted(subjects.items(), key=lambda item: (-len(item[1]), item[0])):
-            lines += [f"{subject}: {len(found)}", *(f"    {mutant.change}" for mutant in found)]
+        for subject, result in sorted(subjects.items(), key=lambda item: (-len(item[1]), item[0])):
+            lines += [f"{subject}: {len(result)}", *(f"    {mutant.change}" for mutant in result)]
         return "\n".join(lines)
 
 
@@ -93,24 +93,24 @@ class Scorer:
         """What becomes of the mutants of one rule or resolved value.
 
         Raises:
-            KeyError: no such rule or value.
+            KeyError: No such rule or value.
         """
         return self._judged(subject, self._mutants[subject])
 
     def sample(self, count: int, draw: Random) -> Score:
         """What becomes of some mutants."""
-        chosen = draw.sample([mutant for found in self._mutants.values() for mutant in found], count)
+        chosen = draw.sample([mutant for entry in self._mutants.values() for mutant in entry], count)
         total = Score()
         for subject in dict.fromkeys(mutant.subject for mutant in chosen):
             total.add(self._judged(subject, [mutant for mutant in chosen if mutant.subject == subject]))
         return total
 
     def _judged(self, subject: str, chosen: Sequence[Mutant]) -> Score:
-        found = Score()
+        result = Score()
         left = []
         for mutant in chosen:
             if noticed(self.laboratory, mutant):
-                found.killed += 1
+                result.killed += 1
             else:
                 left.append(mutant)
         if left:
@@ -118,8 +118,8 @@ class Scorer:
             for mutant in left:
                 effects = [*self.laboratory.effects(mutant), *around.laboratory.effects(mutant)]
                 showing = any(effect.shows for effect in effects)
-                (found.surviving if showing else found.hidden if effects else found.alike).append(mutant)
-        return found
+                (result.surviving if showing else result.hidden if effects else result.alike).append(mutant)
+        return result
 
     def all(self, subjects: Iterable[str]) -> Score:
         """What becomes of the mutants of several."""

@@ -77,10 +77,10 @@ class Point:
     """A command line in the making.
 
     Attributes:
-        platform: what it runs on.
-        args: flags by canonical name.
+        platform: What it runs on.
+        args: Flags by canonical name.
         env: variables.
-        config: fields of config.json that differ from the released checkpoint's.
+        config: Fields of config.json that differ from the released checkpoint's.
     """
 
     platform: str
@@ -163,8 +163,8 @@ class Values:
         """The values of a leaf, None for an absent one among them."""
         if leaf.name not in self._known:
             words = sorted(self._words.get(leaf.name, ()), key=str)
-            found = self._variable(leaf.name, words) if leaf.source == "env" else self._flag(leaf.name, words)
-            self._known[leaf.name] = [None, *found]
+            result = self._variable(leaf.name, words) if leaf.source == "env" else self._flag(leaf.name, words)
+            self._known[leaf.name] = [None, *result]
         return self._known[leaf.name]
 
     def _variable(self, name: str, words: Sequence[Any]) -> list[Any]:
@@ -179,12 +179,12 @@ class Values:
         near = [number for number in self._near if spec.type == "float" or isinstance(number, int)]
         numbers = {"int": _INTEGERS, "human-int": _INTEGERS, "float": _REALS}
         tried = [*words, *usual, *_JSON.get(name, ()), *(spec.choices or (*numbers.get(spec.type, _TEXTS), *near))]
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for value in tried:
             read = _readable(name, str(value).split("~"))
             if read is not None:
-                found.setdefault(repr(read), read)
-        return list(found.values())
+                result.setdefault(repr(read), read)
+        return list(result.values())
 
 
 def _readable(name: str, words: Sequence[str]) -> Any:
@@ -274,10 +274,10 @@ _READ: dict[int, tuple[Expr, tuple[Leaf | None, ...]]] = {}
 
 def _read(node: Expr) -> tuple[Leaf | None, ...]:
     if id(node) not in _READ:  # The node is kept beside, or its number could come to mean another one.
-        found: list[Leaf | None] = [leaf for leaf in leaves_of(node) if leaf.source in {"flag", "env"}]
+        result: list[Leaf | None] = [leaf for leaf in leaves_of(node) if leaf.source in {"flag", "env"}]
         about = {part.name for part in walk(node) if isinstance(part, Circumstance)}
-        found += [*(ROLES if "role" in about else ()), *((None,) if "platform" in about else ())]
-        _READ[id(node)] = node, tuple(found)
+        result += [*(ROLES if "role" in about else ()), *((None,) if "platform" in about else ())]
+        _READ[id(node)] = node, tuple(result)
     return _READ[id(node)][1]
 
 
@@ -321,18 +321,18 @@ class Walk:
 
     def neighbours(self, point: Point, most: int) -> list[Point]:
         """Lines that differ in one place, all of them or a sample."""
-        found = [replace(point, platform=platform) for platform in PLATFORMS if platform != point.platform]
+        result = [replace(point, platform=platform) for platform in PLATFORMS if platform != point.platform]
         leaves = {leaf.name: leaf for leaf in (*self.leaves, *ROLES)}
-        found += [point.with_(leaf, value) for leaf in leaves.values() for value in self.values.of(leaf)]
-        return found if len(found) <= most else self.draw.sample(found, most)
+        result += [point.with_(leaf, value) for leaf in leaves.values() for value in self.values.of(leaf)]
+        return result if len(result) <= most else self.draw.sample(result, most)
 
     def to(self, start: Point, goal: Goal, steps: int = STEPS) -> Point | None:
         """Walk until nothing is left to pay.
 
         Args:
-            start: where to begin.
-            goal: what the line is wanted to be.
-            steps: how long to try.
+            start: Where to begin.
+            goal: What the line is wanted to be.
+            steps: How long to try.
         """
         point, paid = start, goal.price(start)
         blamed = goal.blamed(start)

@@ -43,15 +43,15 @@ class Stand:
     """Something recorded.
 
     Attributes:
-        name: what a report calls it.
-        version: engine version that judges it.
-        processes: role to process, every role of a spec; those in `judged` exist.
-        judged: roles whose process is judged.
-        bare: it is a command line.
-        acknowledged: rules that its spec takes responsibility for.
-        constant: findings that no rule makes.
-        holds: whether findings are as expected.
-        settings: what the engine was seen to make of the flags, by name.
+        name: What a report calls it.
+        version: Engine version that judges it.
+        processes: Role to process, every role of a spec; those in `judged` exist.
+        judged: Roles whose process is judged.
+        bare: It is a command line.
+        acknowledged: Rules that its spec takes responsibility for.
+        constant: Findings that no rule makes.
+        holds: Whether findings are as expected.
+        settings: What the engine was seen to make of the flags, by name.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Stand:
         """Whether the rule belongs to the version."""
         return _in_version(rule, SGLANG, self.version)
 
-    def found(self, rule: Rule) -> Found:
+    def finding_of(self, rule: Rule) -> Found:
         """What a broken rule comes to here."""
         excused = (rule.hole and self.bare) or (rule.overridable and rule.id in self.acknowledged)
         return Found(rule.id, "warning" if excused else rule.severity, rule.decided_by)

@@ -49,22 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     measured = measure(targets, operations)
-    found = limits.broken_rules(measured) if options.write else limits.breaches(measured, table, everything=everything)
-    if options.write and not found:
+    result = limits.broken_rules(measured) if options.write else limits.breaches(measured, table, everything=everything)
+    if options.write and not result:
         limits.write(measured)
         options.page.write_text(report.markdown(measured))
-    _show(measured, found, as_json=options.json)
-    return 1 if found else 0
+    _show(measured, result, as_json=options.json)
+    return 1 if result else 0
 
 
-def _show(measured: Measured, found: Sequence[str], *, as_json: bool) -> None:
+def _show(measured: Measured, result: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         plain = {name: {target: asdict(one) for target, one in targets.items()} for name, targets in measured.items()}
-        print(json.dumps({"triton": triton.__version__, "figures": plain, "breaches": list(found)}, indent=1))
+        print(json.dumps({"triton": triton.__version__, "figures": plain, "breaches": list(result)}, indent=1))
         return
     print(report.text(measured))
     print()
-    print("\n".join(found) or "all within their limits")
+    print("\n".join(result) or "all within their limits")
 
 
 def keep_compiled() -> None:

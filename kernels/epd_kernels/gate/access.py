@@ -58,14 +58,14 @@ def widths(llir: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if part.startswith("ptr")
         for value in _VALUE.findall(part)
     }
-    found: dict[str, set[int]] = defaultdict(set)
+    result: dict[str, set[int]] = defaultdict(set)
     origins = _origins(body, pointers)
     for line in body:
         for width in _accesses(line):
             for address in _ADDRESS.findall(line):
                 for name in origins.get(address, ()):
-                    found[name].add(width)
-    return {name: tuple(sorted(found[name])) for name in names if name in found}
+                    result[name].add(width)
+    return {name: tuple(sorted(result[name])) for name in names if name in result}
 
 
 def _arguments(text: str) -> list[str]:

@@ -54,6 +54,6 @@ def read(compiled: Any, access: Mapping[str, tuple[int, ...]], local: int) -> Fi
 
 
 def _number(pattern: str, code: str) -> int:
-    found = re.search(pattern, code, re.MULTILINE)
-    assert found is not None, f"no {pattern} in the code"
-    return int(found[1])
+    match = re.search(pattern, code, re.MULTILINE)
+    assert match is not None, f"no {pattern} in the code"
+    return int(match[1])

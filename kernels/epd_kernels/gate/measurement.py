@@ -36,16 +36,16 @@ def measure(targets: Sequence[str] = tuple(TARGETS), operations: Sequence[str] =
     """
     # The slowest first, so that no processor waits at the end for one long compilation.
     tasks = [(operation, target) for target in reversed(targets) for operation in reversed(operations)]
-    found: Measured = {}
+    result: Measured = {}
     # A forked process would share its parent's threads' locks, and Triton's driver.
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(tasks)), mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(_measure, *task) for task in tasks]):
             for name, target, figures in done.result():
-                found.setdefault(name, {})[target] = figures
+                result.setdefault(name, {})[target] = figures
     order = {name: place for place, name in enumerate(operations)}
     return {
-        name: {target: found[name][target] for target in targets if target in found[name]}
-        for name in sorted(found, key=lambda name: order[name.partition("/")[0]])
+        name: {target: result[name][target] for target in targets if target in result[name]}
+        for name in sorted(result, key=lambda name: order[name.partition("/")[0]])
     }
 
 

@@ -65,9 +65,9 @@ def read(compiled: Any, access: Mapping[str, tuple[int, ...]]) -> Figures:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
         usage = _run(str(_TOOLS / "cuobjdump"), "-res-usage", str(cubin))
-        found = re.search(rf"Function {re.escape(metadata.name)}:\s+REG:(\d+) STACK:(\d+) ", usage)
-        assert found is not None, f"cuobjdump says nothing of {metadata.name}: {usage}"
-        registers, stack = int(found[1]), int(found[2])
+        match = re.search(rf"Function {re.escape(metadata.name)}:\s+REG:(\d+) STACK:(\d+) ", usage)
+        assert match is not None, f"cuobjdump says nothing of {metadata.name}: {usage}"
+        registers, stack = int(match[1]), int(match[2])
         # Without a stack nothing can be spilled, so most kernels are not assembled a second time.
         spills = _spills(compiled, Path(folder)) if stack else 0
     ptx = compiled.asm["ptx"]
@@ -96,8 +96,8 @@ def _spills(compiled: Any, folder: Path) -> int:
     assembler = str(get_ptxas(compiled.metadata.target.arch).path)
     target = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
     assert target is not None, "PTX without a target"
-    said = _run(assembler, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(folder / "again.cubin"))
-    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", said))
+    message = _run(assembler, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(folder / "again.cubin"))
+    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", message))
 
 
 def _run(tool: str, *arguments: str) -> str:

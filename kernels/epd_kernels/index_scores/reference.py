@@ -209,5 +209,5 @@ def _spread(values: Tensor, blocks: Tensor, candidates: Tensor, block: int) -> T
         return values.new_full((len(values), candidates.shape[1] * block), NEVER)
     padded = functional.pad(values, (0, len(blocks) * block - values.shape[1]), value=NEVER)
     held = padded.unflatten(1, (len(blocks), block)).take_along_dim(places[..., None], 1)
-    found: Tensor = held.masked_fill(blocks[places].ne(candidates)[..., None], NEVER).flatten(1)
-    return found
+    result: Tensor = held.masked_fill(blocks[places].ne(candidates)[..., None], NEVER).flatten(1)
+    return result

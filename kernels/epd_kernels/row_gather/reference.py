@@ -35,6 +35,6 @@ def gather_rows(sources: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
 def _masked(source: Tensor, kept: Tensor, absent: Tensor) -> Tensor:
     if not len(source):
         return source.new_zeros(len(kept), *source.shape[1:])
-    found = source.index_select(0, kept)
-    found[..., None].view(torch.uint8)[absent] = 0  # as bytes: torch cannot fill every type
-    return found
+    result = source.index_select(0, kept)
+    result[..., None].view(torch.uint8)[absent] = 0  # as bytes: torch cannot fill every type
+    return result

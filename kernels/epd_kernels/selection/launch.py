@@ -87,7 +87,7 @@ def launches_select_entries(  # noqa: PLR0917 -- as `select_entries`
     weights = weights.to(torch.float32)
     requests, visible = requests.contiguous(), visible.contiguous()
     entries = torch.empty(rows, count, dtype=torch.int32, device=device)
-    found = None if blocks is None else torch.empty(rows, blocks, dtype=torch.int32, device=device)
+    result = None if blocks is None else torch.empty(rows, blocks, dtype=torch.int32, device=device)
     launches = []
     for start in range(0, rows, max(step, 1)):
         part = slice(start, min(start + step, rows))
@@ -107,9 +107,9 @@ def launches_select_entries(  # noqa: PLR0917 -- as `select_entries`
         )
         _, choice = launches_top_entries(scores.values, count=count, candidates=allowed, block=block, out=entries[part])
         launches += scoring + choice
-        if found is not None and blocks is not None:
+        if result is not None and blocks is not None:
             _, choice = launches_candidate_blocks(
-                scores.maxima, visible[part], block=block, count=blocks, out=found[part]
+                scores.maxima, visible[part], block=block, count=blocks, out=result[part]
             )
             launches += choice
-    return Selection(entries, found), launches
+    return Selection(entries, result), launches

@@ -49,9 +49,9 @@ def window_slots_kernel(
     if tl.program_id(1) == 0:
         tl.store(counts + row, length, mask=inside)
     valid = column[None, :] < length[:, None]
-    found = _walk(first[:, None] + column[None, :], valid, request, table, table_stride, pages, PAGE_SIZE)
+    result = _walk(first[:, None] + column[None, :], valid, request, table, table_stride, pages, PAGE_SIZE)
     place = slots + row.to(tl.int64)[:, None] * WINDOW + column[None, :]
-    tl.store(place, found, mask=inside[:, None] & (column < WINDOW)[None, :])
+    tl.store(place, result, mask=inside[:, None] & (column < WINDOW)[None, :])
 
 
 @triton.jit(
@@ -84,5 +84,5 @@ def entry_slots_kernel(
     line = row.to(tl.int64)[:, None]
     entry = tl.load(entries + line * entry_stride + column[None, :], mask=inside, other=-1)
     valid = (entry >= 0) & (request >= 0)[:, None]
-    found = _walk(entry, valid, request, table, table_stride, pages, PAGE_SIZE)
-    tl.store(slots + line * width + column[None, :], found, mask=inside)
+    result = _walk(entry, valid, request, table, table_stride, pages, PAGE_SIZE)
+    tl.store(slots + line * width + column[None, :], result, mask=inside)

@@ -62,7 +62,7 @@ def bad_values(args: str, name: str) -> str:
 
     Args:
         args: CEL of the map of flags.
-        name: how the catalogue's variables begin.
+        name: How the catalogue's variables begin.
     """
     known, value = f"variables.{name}_known", f"{args}[flag]"
     code = f"{known}[flag]"
@@ -97,7 +97,7 @@ def value_of(spec: FlagSpec, args: str, good: str) -> str:
     """CEL of what a rule sees of a flag: null when it is not given or has no value of its type.
 
     Args:
-        spec: the flag.
+        spec: The flag.
         args: CEL of the map of flags.
         good: CEL of the list of flags with a value of their type.
     """
@@ -109,10 +109,10 @@ def findings(role: str, args: str, bad: str, name: str) -> str:
     """CEL of the list of what is wrong with the flags of a role.
 
     Args:
-        role: the role.
+        role: The role.
         args: CEL of the map of flags.
         bad: CEL of the list of flags with a wrong value.
-        name: how the catalogue's variables begin.
+        name: How the catalogue's variables begin.
     """
     known, owned, removed = (f"variables.{name}_{part}" for part in ("known", "owned", "removed"))
     place = f"spec.roles.{role}.args."

@@ -79,13 +79,13 @@ def _text(value: str) -> str:
     return f"(type({value}) == double && {value} >= 0.1 ? string({bands}{value}) : string({value}))"
 
 
-def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
+def lines(result: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     """CEL of the lines of findings.
 
     Args:
-        found: CEL of the list of findings, each a letter, a dot and the id of a rule.
+        result: CEL of the list of findings, each a letter, a dot and the id of a rule.
         maps: CEL of the maps that hold the words, see `Wording.define`.
-        prefix: how the variables of a role begin, one letter.
+        prefix: How the variables of a role begin, one letter.
     """
     roles = {short: f"spec.roles.{role}." for role, short in prefix.items()}
     places = _map({**roles, _SPEC: "spec.", _OUTSIDE: ""}, quoted)
@@ -124,16 +124,16 @@ def lines(found: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
     words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
     line = f"'[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest}"
-    return f"{found}.map(f, [({words}'').split('\\n')].map(parts, {line})[0])"
+    return f"{result}.map(f, [({words}'').split('\\n')].map(parts, {line})[0])"
 
 
 class Wording:
     """Words of one version's findings.
 
     Args:
-        program: gets the variables that the words need.
-        folder: folds the values that are shown.
-        place: where a user changes a leaf in a role.
+        program: Gets the variables that the words need.
+        folder: Folds the values that are shown.
+        place: Where a user changes a leaf in a role.
     """
 
     def __init__(self, program: Program, folder: Folder, place: Callable[[str, Leaf], str]) -> None:

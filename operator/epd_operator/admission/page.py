@@ -71,7 +71,7 @@ def text(note: str) -> str:
     """The whole page.
 
     Args:
-        note: says that it is generated.
+        note: Says that it is generated.
     """
     unseen: dict[str, str] = {}
     for ruleset in table.RULESETS.values():
@@ -85,13 +85,13 @@ def text(note: str) -> str:
         unseen=listed,
     )
     sections = [_built_in(unseen)]
-    told: set[int] = set()
+    reported: set[int] = set()
     for title, module, ruleset in _modules():
-        held = {id(rule) for rule in module.RULES} - told
-        told |= held
+        held = {id(rule) for rule in module.RULES} - reported
+        reported |= held
         sections.append(_section(title, module, [rule for rule in ruleset.rules if id(rule) in held], ruleset, unseen))
     for ruleset in table.RULESETS.values():
-        rest = [rule for rule in ruleset.rules if id(rule) not in told]
+        rest = [rule for rule in ruleset.rules if id(rule) not in reported]
         sections.append(_section(ruleset.engine_type, None, rest, ruleset, unseen))
     return head + "\n" + "\n".join(section for section in sections if section)
 
@@ -99,10 +99,10 @@ def text(note: str) -> str:
 def _modules() -> Iterator[tuple[str, ModuleType, Ruleset]]:
     """Subject, module and ruleset of every module that holds rules for specs."""
     yield "Every engine", import_module("epd_operator.engines.shared"), table.RULESETS["SGLang"]
-    for found in iter_modules(sglang.__path__):
-        module = import_module(f"{sglang.__name__}.{found.name}")
+    for item in iter_modules(sglang.__path__):
+        module = import_module(f"{sglang.__name__}.{item.name}")
         if getattr(module, "RULES", ()):
-            yield f"SGLang: {found.name.replace('hicache', 'hierarchical cache')}", module, table.RULESETS["SGLang"]
+            yield f"SGLang: {item.name.replace('hicache', 'hierarchical cache')}", module, table.RULESETS["SGLang"]
 
 
 def _section(

@@ -46,8 +46,8 @@ class Broken:
     """When a rule is broken by a role.
 
     Attributes:
-        condition: the rule's condition, folded, without the cases in which a guess decides.
-        blind: the guesses that were left out.
+        condition: The rule's condition, folded, without the cases in which a guess decides.
+        blind: The guesses that were left out.
     """
 
     rule: Rule
@@ -95,12 +95,12 @@ def policy(ruleset: Ruleset) -> dict[str, Any]:
     lists = [_define_flags(program, ruleset, role) for role in SPEC_ROLES]
     lists += [_variables(program, ruleset, role) for role in SPEC_ROLES]
     lists.append(_acknowledged(program, ruleset))
-    broken = [found for found in _broken(ruleset, folder) if found.rule.severity == "error" and found.possible]
+    broken = [item for item in _broken(ruleset, folder) if item.rule.severity == "error" and item.possible]
     for one in broken:
         program.expect(one.condition)
     wording = Wording(program, folder, lambda role, leaf: _place(ruleset, role, leaf))
-    found = " + ".join(_lists(program, [_line(program, wording, one) for one in broken])) or "[]"
-    lists.append(program.define("lines", lines(f"({found})", wording.define(), PREFIX)))
+    item = " + ".join(_lists(program, [_line(program, wording, one) for one in broken])) or "[]"
+    lists.append(program.define("lines", lines(f"({item})", wording.define(), PREFIX)))
     conditions = {"engine": version.of_engine(ruleset), "version": version.judged(ruleset)}
     head = f"'{ruleset.engine_type} ' + variables.version + ' on ' + variables.platform + ' would not run this: ' + "
     return _object(ruleset.engine_type.lower(), conditions, program.variables, lists, head)
@@ -184,10 +184,10 @@ def _flag(ruleset: Ruleset, role: str, name: str) -> FlagSpec | None:
 def _broken(ruleset: Ruleset, folder: Folder) -> Iterator[Broken]:
     for role in ("", *SPEC_ROLES):
         present = folder.fold(declared(role), role).expr if role else folder.const(True)
-        found = list(_broken_by(ruleset, folder, role, present))
+        result = list(_broken_by(ruleset, folder, role, present))
         # Where a role is refused whatever it holds, what else is wrong with it need not be told at once.
-        outright = [one for one in found if one.condition is present and not one.rule.overridable]
-        yield from outright or found
+        outright = [one for one in result if one.condition is present and not one.rule.overridable]
+        yield from outright or result
 
 
 def _broken_by(ruleset: Ruleset, folder: Folder, role: str, present: Expr) -> Iterator[Broken]:
@@ -251,18 +251,18 @@ def _variables(program: Program, ruleset: Ruleset, role: str) -> str:
     if ruleset.group_environment:
         group = literal(sorted(ruleset.group_environment))
         owned += f" || (name in {group} && variables.spec.roles.?{role}.?nodes.orValue(1) > 1)"
-    found = [
+    result = [
         f"{held}.filter(name, {owned}).map(name, '[variable-owned] spec.roles.{role}.{part}.' + name + "
         "' = set: belongs to the operator, which sets it on every pod: remove it')"
         for part, held in (("env", env), ("secretEnv", secrets))
     ]
     judged = sorted(ruleset.variables - ruleset.environment)
-    found.append(
+    result.append(
         f"{secrets}.filter(name, name in {literal(judged)}).map(name, '[variable-secret] spec.roles.{role}.secretEnv.' "
         "+ name + ' = set: decides what the engine accepts, and a Secret cannot be read to judge it: set ' + name + "
         "' in env')"
     )
-    return program.define(f"{PREFIX[role]}_variables", " + ".join(found))
+    return program.define(f"{PREFIX[role]}_variables", " + ".join(result))
 
 
 def _acknowledged(program: Program, ruleset: Ruleset) -> str:
@@ -276,11 +276,11 @@ def _acknowledged(program: Program, ruleset: Ruleset) -> str:
     )
 
 
-def _line(program: Program, wording: Wording, found: Broken) -> str:
-    terms = [program.text(found.condition, 3)]
-    if found.rule.overridable:
-        terms.append(f"!({quoted(found.rule.id)} in variables.acknowledged)")
-    return f"{' && '.join(terms)} ? {wording.finding(found.rule, found.role or 'prefill')} : ''"
+def _line(program: Program, wording: Wording, result: Broken) -> str:
+    terms = [program.text(result.condition, 3)]
+    if result.rule.overridable:
+        terms.append(f"!({quoted(result.rule.id)} in variables.acknowledged)")
+    return f"{' && '.join(terms)} ? {wording.finding(result.rule, result.role or 'prefill')} : ''"
 
 
 def _lists(program: Program, lines: list[str]) -> list[str]:
@@ -313,17 +313,17 @@ def _leaf(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
     root = "variables.spec"
     if path.startswith("metadata."):
         root = "dyn(object)"
-    found = f"{root}{''.join(f'.?{part}' for part in path.split('.'))}.orValue({NULL})"
-    spelled = f"string({found})"
+    result = f"{root}{''.join(f'.?{part}' for part in path.split('.'))}.orValue({NULL})"
+    spelled = f"string({result})"
     match leaf.unit:
         case "bytes":
-            return f"{found} != null && isQuantity({spelled}) ? dyn(quantity({spelled}).asApproximateFloat()) : {NULL}"
+            return f"{result} != null && isQuantity({spelled}) ? dyn(quantity({spelled}).asApproximateFloat()) : {NULL}"
         case "seconds":
             # A duration in the spec is a whole number of milliseconds, and the schema holds for all that arrives here.
-            return f"{found} != null ? dyn(double(duration({spelled}).getMilliseconds()) / 1000.0) : {NULL}"
+            return f"{result} != null ? dyn(double(duration({spelled}).getMilliseconds()) / 1000.0) : {NULL}"
         case _:
-            number = f"{found} != null ? dyn(double({found})) : {NULL}"
-            return number if leaf.kind == "float" else found
+            number = f"{result} != null ? dyn(double({result})) : {NULL}"
+            return number if leaf.kind == "float" else result
 
 
 def _place(ruleset: Ruleset, role: str, leaf: Leaf) -> str:

@@ -85,7 +85,7 @@ def _above(version: str) -> str:
     """CEL of whether the written release comes after this one.
 
     Raises:
-        ValueError: the release is a pre- or post-release.
+        ValueError: The release is a pre- or post-release.
     """
     key = release_key(version)
     if key is None or any(key[3:]):

@@ -39,8 +39,8 @@ def _every_role(roles: str, holds: str) -> str:
     """CEL that asks something of each declared role; a list of them would mix types, which CEL refuses.
 
     Args:
-        roles: the object that holds the roles.
-        holds: what must hold of `{0}`.
+        roles: The object that holds the roles.
+        holds: What must hold of `{0}`.
     """
     encode, prefill, decode = (holds.format(f"{roles}.{name}") for name in ROLES)
     return f"({prefill} && {decode} && (!has({roles}.encode) || {encode}))"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def docstrings(model: type) -> dict[str, str]:
     """The docstring of each field of a class and of its bases, by field name."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if base.__module__.startswith("epd_operator."):
-            found.update(_of_class(base))
-    return found
+            result.update(_of_class(base))
+    return result
 
 
 def _of_class(base: type) -> Iterator[tuple[str, str]]:

@@ -16,9 +16,9 @@ class Fault:
     """One thing that is wrong.
 
     Attributes:
-        field: path as a user writes it, such as `spec.roles.prefill.replicas`.
-        value: what stands there; None when nothing does.
-        message: the rule and the way out; it may name its fields in full, as the rules of the CRD do.
+        field: Path as a user writes it, such as `spec.roles.prefill.replicas`.
+        value: What stands there; None when nothing does.
+        message: The rule and the way out; it may name its fields in full, as the rules of the CRD do.
     """
 
     field: str
@@ -37,7 +37,7 @@ class SpecError(ValueError):
     """A document that is no valid DeepSeekV41Deployment.
 
     Attributes:
-        faults: every fault found, ordered by field.
+        faults: Every fault found, ordered by field.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:

@@ -18,10 +18,10 @@ class Rule:
     """A rule that types cannot say.
 
     Attributes:
-        cel: the expression for the API server; `self` is the value the rule stands on.
-        message: names the field and the way out; both the API server and `parse` show it.
-        holds: the same rule over the raw value; None for a transition rule, which needs the stored object.
-        culprits: the parts of a value that breaks the rule which are to blame; None when it is to blame as a whole.
+        cel: The expression for the API server; `self` is the value the rule stands on.
+        message: Names the field and the way out; both the API server and `parse` show it.
+        holds: The same rule over the raw value; None for a transition rule, which needs the stored object.
+        culprits: The parts of a value that breaks the rule which are to blame; None when it is to blame as a whole.
     """
 
     cel: str
@@ -31,9 +31,9 @@ class Rule:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Append the rule to the field's schema."""
-        found = dict(handler(schema))
-        found["x-kubernetes-validations"] = [*found.get("x-kubernetes-validations", []), self.manifest()]
-        return found
+        result = dict(handler(schema))
+        result["x-kubernetes-validations"] = [*result.get("x-kubernetes-validations", []), self.manifest()]
+        return result
 
     def manifest(self) -> dict[str, str]:
         """The entry of `x-kubernetes-validations`."""
@@ -49,8 +49,8 @@ class ListType:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add the list type, and the keys of a list-map, to the field's schema."""
-        found = {**handler(schema), "x-kubernetes-list-type": self.kind}
-        return {**found, "x-kubernetes-list-map-keys": list(self.keys)} if self.keys else found
+        result = {**handler(schema), "x-kubernetes-list-type": self.kind}
+        return {**result, "x-kubernetes-list-map-keys": list(self.keys)} if self.keys else result
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Open:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Replace the inside of the field's schema, keeping its size limits and description."""
-        found = dict(handler(schema))
+        result = dict(handler(schema))
         for key in ("anyOf", "items", "properties"):
-            found.pop(key, None)
+            result.pop(key, None)
         preserve = {"x-kubernetes-preserve-unknown-fields": True}
         if self.schema == "map of any":
-            return {**found, "type": "object", "additionalProperties": preserve}
-        found.pop("additionalProperties", None)
-        return {**found, "type": "object", **preserve} if self.schema == "object" else preserve
+            return {**result, "type": "object", "additionalProperties": preserve}
+        result.pop("additionalProperties", None)
+        return {**result, "type": "object", **preserve} if self.schema == "object" else preserve
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class IntOrString:
     """A field that the API server accepts as an integer or a string, as it does quantities.
 
     Attributes:
-        minimum: smallest integer; the model's pattern bounds strings.
+        minimum: Smallest integer; the model's pattern bounds strings.
     """
 
     minimum: int
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Drop the type: `x-kubernetes-int-or-string` replaces it."""
-        found = dict(handler(schema))
-        found.pop("type", None)
-        return {**found, "x-kubernetes-int-or-string": True, "minimum": self.minimum}
+        result = dict(handler(schema))
+        result.pop("type", None)
+        return {**result, "x-kubernetes-int-or-string": True, "minimum": self.minimum}

@@ -128,18 +128,18 @@ def labels(name: str, part: str, *, revision: str = "", compat_key: str = "") ->
 
     Args:
         name: metadata.name of the custom resource.
-        part: one of `COMPONENTS`, or another word for objects that belong to no part.
+        part: One of `COMPONENTS`, or another word for objects that belong to no part.
         revision: 8 hex digits of the role's revision; left out when empty.
         compat_key: 16 hex digits; left out when empty (the router has none).
     """
-    found = {LABEL_NAME: APP, LABEL_PART_OF: PART_OF, **selector(name, part)}
+    result = {LABEL_NAME: APP, LABEL_PART_OF: PART_OF, **selector(name, part)}
     if part in ROLES:
-        found[LABEL_ROLE] = part
+        result[LABEL_ROLE] = part
     if revision:
-        found[LABEL_REVISION] = revision
+        result[LABEL_REVISION] = revision
     if compat_key:
-        found[LABEL_COMPAT_KEY] = compat_key
-    return found
+        result[LABEL_COMPAT_KEY] = compat_key
+    return result
 
 
 def owner_reference(name: str, uid: str) -> Mapping[str, object]:

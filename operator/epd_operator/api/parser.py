@@ -21,10 +21,10 @@ def parse(document: Mapping[str, Any]) -> DeepSeekV41Deployment:
     """Read a document as the API server would store it.
 
     Args:
-        document: the object as JSON; `status` and unknown metadata are ignored, as the API server owns them.
+        document: The object as JSON; `status` and unknown metadata are ignored, as the API server owns them.
 
     Raises:
-        SpecError: with every fault of the document, those of types and those of rules.
+        SpecError: With every fault of the document, those of types and those of rules.
     """
     if not isinstance(document, Mapping):
         raise SpecError([Fault("document", document, "must be an object: give one DeepSeekV41Deployment")])

@@ -42,7 +42,7 @@ def of_type(wanted: str, value: Any) -> str | None:
 
     Args:
         wanted: pydantic's name of the fault, such as `int_type`.
-        value: what stands there.
+        value: What stands there.
     """
     match wanted:
         case "string_type" if isinstance(value, bool | int | float):

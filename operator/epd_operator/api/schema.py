@@ -29,9 +29,9 @@ class StructuralSchema(GenerateJsonSchema):
     def generate(self, schema: CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
         whole = super().generate(schema, mode)
         definitions = whole.pop(_DEFINITIONS, {})
-        found = _clean(_inline(whole, definitions, ()))
-        assert isinstance(found, dict)
-        return found
+        result = _clean(_inline(whole, definitions, ()))
+        assert isinstance(result, dict)
+        return result
 
     @override
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
@@ -39,11 +39,11 @@ class StructuralSchema(GenerateJsonSchema):
 
     @override
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        found = self.generate_inner(schema["schema"])
+        result = self.generate_inner(schema["schema"])
         default = schema.get("default")
         # An object, a list or an empty string as default would be written into every stored object and say nothing.
         shown = isinstance(default, bool | int | float) or (isinstance(default, str) and default != "")
-        return {**found, "default": default} if shown else found
+        return {**result, "default": default} if shown else result
 
     @override
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
@@ -51,21 +51,21 @@ class StructuralSchema(GenerateJsonSchema):
 
     @override
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
-        found = super().int_schema(schema)
-        return {**found, "format": "int32" if found.get("maximum", 2**31) < 2**31 else "int64"}
+        result = super().int_schema(schema)
+        return {**result, "format": "int32" if result.get("maximum", 2**31) < 2**31 else "int64"}
 
     @override
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        found = {**super().model_schema(schema)}
+        result = {**super().model_schema(schema)}
         model = schema["cls"]
-        told = docstrings(model)
+        reported = docstrings(model)
         for name, info in model.model_fields.items():
-            shown = found["properties"].get(info.alias or name)
-            if shown is not None and name in told:
-                shown["description"] = told[name]
-        found.pop("additionalProperties", None)
+            shown = result["properties"].get(info.alias or name)
+            if shown is not None and name in reported:
+                shown["description"] = reported[name]
+        result.pop("additionalProperties", None)
         rules = [rule.manifest() for rule in getattr(schema["cls"], "rules", ())]
-        return {**found, "x-kubernetes-validations": rules} if rules else found
+        return {**result, "x-kubernetes-validations": rules} if rules else result
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -92,18 +92,18 @@ def _clean(node: Any, *, named: bool = False) -> Any:
     """Drop titles and merge the two branches of an optional or a union of enums.
 
     Args:
-        node: part of a schema.
-        named: the keys of `node` are field names, so a field called `title` stays.
+        node: Part of a schema.
+        named: The keys of `node` are field names, so a field called `title` stays.
     """
     if isinstance(node, list):
         return [_clean(item) for item in node]
     if not isinstance(node, dict):
         return node
-    found = {key: _clean(value, named=key == "properties") for key, value in node.items() if named or key != "title"}
-    if "description" in found and not named:
-        found["description"] = " ".join(str(found["description"]).split())
-    branches = found.get("anyOf")
+    result = {key: _clean(value, named=key == "properties") for key, value in node.items() if named or key != "title"}
+    if "description" in result and not named:
+        result["description"] = " ".join(str(result["description"]).split())
+    branches = result.get("anyOf")
     if not named and branches and all("enum" in branch for branch in branches):
-        found.pop("anyOf")
-        found |= {"type": "string", "enum": sorted({value for branch in branches for value in branch["enum"]})}
-    return found
+        result.pop("anyOf")
+        result |= {"type": "string", "enum": sorted({value for branch in branches for value in branch["enum"]})}
+    return result

@@ -45,7 +45,7 @@ def lint(schema: Mapping[str, Any]) -> list[str]:
     """Everything in a schema that a CustomResourceDefinition would refuse, drop, or make too costly for CEL.
 
     Args:
-        schema: an `openAPIV3Schema`.
+        schema: An `openAPIV3Schema`.
 
     Returns:
         One line per finding, each starting with the path of the field; empty when there is none.

@@ -38,8 +38,8 @@ class Engine:
     """The SGLang that command lines are judged by.
 
     Attributes:
-        version: whose rules are applied.
-        asked: the version that they stand in for.
+        version: Whose rules are applied.
+        asked: The version that they stand in for.
     """
 
     version: str
@@ -56,12 +56,12 @@ def judge(
     """Judge every row of a file and write one row for each; the exit status.
 
     Args:
-        path: a file of one JSON object a line, `{id, platform, argv, env, config?}`; `-` for standard input.
-        engine: whose rules are applied.
-        platform: for rows that name none.
-        platforms: those with rules.
-        out: where rows go, each as soon as it is known.
-        strict: a warning refuses as well.
+        path: A file of one JSON object a line, `{id, platform, argv, env, config?}`; `-` for standard input.
+        engine: Whose rules are applied.
+        platform: For rows that name none.
+        platforms: Those with rules.
+        out: Where rows go, each as soon as it is known.
+        strict: A warning refuses as well.
     """
     status = 0
     for number, line in enumerate(_lines(path), start=1):
@@ -140,10 +140,10 @@ def _check(row: Mapping[str, Any]) -> None:
     _check_types("config.text_config", config.get("text_config") or {}, _TEXT_CONFIG)
 
 
-def _check_types(place: str, found: Mapping[str, Any], types: Mapping[str, tuple[type, str]]) -> None:
+def _check_types(place: str, result: Mapping[str, Any], types: Mapping[str, tuple[type, str]]) -> None:
     for key, (kind, words) in types.items():
         # None takes a field away; True is an int in Python alone.
-        if type(found.get(key)) not in {kind, type(None)}:
+        if type(result.get(key)) not in {kind, type(None)}:
             raise RowError(f"{place}.{key} must be {words}")
 
 
@@ -151,7 +151,7 @@ def _lines(path: str) -> Iterator[bytes]:
     """Lines of a file, or of standard input as they come.
 
     Raises:
-        source.ReadError: it cannot be read.
+        source.ReadError: It cannot be read.
     """
     if path == "-":
         yield from sys.stdin.buffer

@@ -27,10 +27,10 @@ class Document:
     """One object of ours.
 
     Attributes:
-        source: where it was read.
+        source: Where it was read.
         number: 1-based place among all documents and list items of the source.
-        data: the object as kubectl would send it, without what the API server keeps in it.
-        node: the same with places; None when only its values could be read.
+        data: The object as kubectl would send it, without what the API server keeps in it.
+        node: The same with places; None when only its values could be read.
     """
 
     source: Source
@@ -62,9 +62,9 @@ class Unreadable:
     """A file, or the rest of one, that could not be used.
 
     Attributes:
-        name: of the file.
-        error: why, and where.
-        source: its text; None when there is none.
+        name: Of the file.
+        error: Why, and where.
+        source: Its text; None when there is none.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Reading:
     """What one file holds.
 
     Attributes:
-        name: of the file.
-        documents: those of ours.
-        skipped: documents and list items of other kinds.
-        unreadable: why it, or its rest, could not be used.
+        name: Of the file.
+        documents: Those of ours.
+        skipped: Documents and list items of other kinds.
+        unreadable: Why it, or its rest, could not be used.
     """
 
     name: str
@@ -93,8 +93,8 @@ def read(paths: Sequence[str], *, ours_only: bool = False) -> Iterator[Reading]:
     """Read files one after the other; nothing is raised.
 
     Args:
-        paths: files, folders, or `-` for standard input.
-        ours_only: pass over files that cannot hold one of our objects even when they were named, as in folders.
+        paths: Files, folders, or `-` for standard input.
+        ours_only: Pass over files that cannot hold one of our objects even when they were named, as in folders.
     """
     for path, named in sources.expand(paths):
         try:

@@ -25,8 +25,8 @@ def excerpt(source: Source, notes: Sequence[Note], style: Style) -> Iterator[str
     """The lines that positions are in, each once and in order, with a note behind every caret.
 
     Args:
-        source: the text.
-        notes: positions, and what to say about each.
+        source: The text.
+        notes: Positions, and what to say about each.
         style: colours.
     """
     gutter = max((len(str(position.line)) for position, _ in notes), default=1)

@@ -39,9 +39,9 @@ class Part:
     """One flag or variable of a process.
 
     Attributes:
-        text: as it stands on the command line, or the variable's value.
-        name: of the flag or variable.
-        source: the field that it comes from, the operator, or the profile.
+        text: As it stands on the command line, or the variable's value.
+        name: Of the flag or variable.
+        source: The field that it comes from, the operator, or the profile.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Resolved:
     """A value that the engine settles by itself.
 
     Attributes:
-        name: the engine's own word for it, where it has one.
-        effective: what it comes to.
-        given: what was given for it; None when nothing was.
-        source: what was given; empty when nothing was.
-        overridden: the engine takes another value than the one that was given.
+        name: The engine's own word for it, where it has one.
+        effective: What it comes to.
+        given: What was given for it; None when nothing was.
+        source: What was given; empty when nothing was.
+        overridden: The engine takes another value than the one that was given.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Account:
     """One role explained.
 
     Attributes:
-        program: the words before the flags.
+        program: The words before the flags.
     """
 
     role: str
@@ -105,10 +105,10 @@ def show(
     """Explain every object in files and folders; the exit status.
 
     Args:
-        paths: files, folders, or `-` for standard input.
-        output: form of the answer.
-        advisories: file with engine builds known to misbehave, to be warned of on standard error.
-        turns_per_second: of each deployment, to say how often its pool of windows would hit then.
+        paths: Files, folders, or `-` for standard input.
+        output: Form of the answer.
+        advisories: File with engine builds known to misbehave, to be warned of on standard error.
+        turns_per_second: Of each deployment, to say how often its pool of windows would hit then.
     """
     try:
         known = load(Path(advisories)) if advisories else ()
@@ -116,10 +116,10 @@ def show(
         for line in str(error).splitlines():
             write(clean(f"epd: {line}"), sys.stderr)
         return 2
-    found, status = refusal.accepted(paths, known)
+    result, status = refusal.accepted(paths, known)
     explained = [
         Explanation(document, tuple(accounts(document)), swa_pool.pool(document, turns_per_second))
-        for document in found
+        for document in result
     ]
     if output == "json":
         print(json.dumps({"schema": SCHEMA, "documents": [_record(one) for one in explained]}, indent=2))
@@ -145,15 +145,15 @@ def accounts(document: Document) -> list[Account]:
 
 def _containers(objects: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The engine's container of each role."""
-    found = {}
+    result = {}
     for obj in objects:
         role = obj["metadata"]["labels"].get(names.LABEL_COMPONENT, "")
         spec = mapping(obj.get("spec"))
         group = mapping(spec.get("leaderWorkerTemplate"))
         template = spec.get("template") or group.get("leaderTemplate") or group.get("workerTemplate")
         if role in names.ROLES and isinstance(template, Mapping):
-            found[role] = template["spec"]["containers"][0]
-    return found
+            result[role] = template["spec"]["containers"][0]
+    return result
 
 
 def _account(

@@ -128,8 +128,8 @@ def _namespace(text: str) -> str:
 
 def _rate(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < (found := float(text)) < math.inf:
-            return found
+        if 0 < (result := float(text)) < math.inf:
+            return result
     raise argparse.ArgumentTypeError(f"{text!r} is no rate: give a number above zero, such as 25 or 0.5")
 
 

@@ -32,8 +32,8 @@ class Paste:
     """A command line.
 
     Attributes:
-        argv: the words after the program.
-        env: variables set before it.
+        argv: The words after the program.
+        env: Variables set before it.
     """
 
     argv: tuple[str, ...]
@@ -44,7 +44,7 @@ def read(words: Sequence[str]) -> Paste:
     """Read what stands behind `--`: separate words, or the whole line quoted as one.
 
     Raises:
-        PasteError: quotes that do not close, or no flags and no program that is SGLang's.
+        PasteError: Quotes that do not close, or no flags and no program that is SGLang's.
     """
     assigned: dict[str, str] = {}
     if len(words) == 1 and any(char.isspace() for char in words[0]):
@@ -64,22 +64,22 @@ def variables(assignments: Sequence[str]) -> dict[str, str]:
     """Variables from `NAME=VALUE` words.
 
     Raises:
-        PasteError: a word that is none.
+        PasteError: A word that is none.
     """
-    found = {}
+    result = {}
     for word in assignments:
         match = _ASSIGNMENT.fullmatch(word)
         if match is None:
             raise PasteError(f"{word!r} sets no variable: write NAME=VALUE")
-        found[match[1]] = match[2]
-    return found
+        result[match[1]] = match[2]
+    return result
 
 
 def _command(text: str) -> tuple[list[str], dict[str, str]]:
     """The words of the server's command, and what the shell exports before it.
 
     Raises:
-        PasteError: quotes that do not close, or two servers in one paste.
+        PasteError: Quotes that do not close, or two servers in one paste.
     """
     exported: dict[str, str] = {}
     commands = [command for command in _commands(text) if command]
@@ -101,7 +101,7 @@ def _command(text: str) -> tuple[list[str], dict[str, str]]:
 def _commands(text: str) -> Iterator[list[str]]:
     """The commands of a shell text, without what is done with their output, and without comments."""
     text = _CONTINUATION.sub(" ", text).strip().removeprefix("$ ")
-    text = _COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], text)
+    text = _COMMENT.sub(lambda result: "" if result[0].startswith("#") else result[0], text)
     lexer = shlex.shlex(f"{text}\n", posix=True, punctuation_chars=";&|\n")
     lexer.whitespace = " \t\r"
     lexer.commenters = ""
@@ -148,11 +148,11 @@ def _behind_program(words: Sequence[str]) -> int:
 
 
 def _variables(words: Sequence[str]) -> dict[str, str]:
-    found = {}
+    result = {}
     for at, word in enumerate(words):
         option = at > 0 and words[at - 1] in _VARIABLE_OPTIONS
         match = _ASSIGNMENT.fullmatch(word.removeprefix("--env="))
         # In front of the program a word such as `--name=x` is no variable, because a name has no dash.
         if match is not None and (option or not word.startswith("-") or word.startswith("--env=")):
-            found[match[1]] = match[2]
-    return found
+            result[match[1]] = match[2]
+    return result

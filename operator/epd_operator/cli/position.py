@@ -20,7 +20,7 @@ class Position:
     """A stretch of one line; lines and columns are 1-based, `end` is the column behind the last character.
 
     Attributes:
-        exact: it is the field itself; otherwise the nearest object around it that exists.
+        exact: It is the field itself; otherwise the nearest object around it that exists.
     """
 
     line: int
@@ -33,8 +33,8 @@ def locate(root: Node, path: str) -> Position:
     """Where a field stands.
 
     Args:
-        root: the object that the path starts in.
-        path: such as `spec.roles.prefill.args.tp-size` or `spec.volumes[0].name`; a key may hold dots.
+        root: The object that the path starts in.
+        path: Such as `spec.roles.prefill.args.tp-size` or `spec.volumes[0].name`; a key may hold dots.
     """
     key, node, rest = _walk(root, path)
     return _span(key, node, exact=not rest)

@@ -30,12 +30,12 @@ class Pod:
 
     Attributes:
         name: metadata.name.
-        component: encode, prefill, decode, router, or a server of a pool of windows.
+        component: Encode, prefill, decode, router, or a server of a pool of windows.
         revision: 8 hex digits.
-        state: what kubectl would print in its STATUS column.
-        ready: all containers are ready.
-        restarts: of all containers together.
-        node: where it runs; empty until it is scheduled.
+        state: What kubectl would print in its STATUS column.
+        ready: All containers are ready.
+        restarts: Of all containers together.
+        node: Where it runs; empty until it is scheduled.
     """
 
     name: str
@@ -55,9 +55,9 @@ class Deployment:
         namespace: metadata.namespace.
         name: metadata.name.
         generation: metadata.generation.
-        engine: type and version.
-        status: as the operator wrote it.
-        pods: ordered by component and name.
+        engine: Type and version.
+        status: As the operator wrote it.
+        pods: Ordered by component and name.
     """
 
     namespace: str
@@ -85,7 +85,7 @@ class Reader:
     Its typed models take a second to import, so paths are spelled out and answers stay plain JSON.
 
     Args:
-        configuration: a filled `kubernetes.client.Configuration`.
+        configuration: A filled `kubernetes.client.Configuration`.
     """
 
     def __init__(self, configuration: Any) -> None:
@@ -101,18 +101,18 @@ class Reader:
             name: None for all of the namespace.
 
         Raises:
-            ReadError: no access, no CRD, or no such deployment.
+            ReadError: No access, no CRD, or no such deployment.
         """
         scope = f"/namespaces/{namespace}" if namespace else ""
         query = [("fieldSelector", f"metadata.name={name}")] if name else []
-        found = self._items(f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}", query)
-        if name and not found:
+        result = self._items(f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}", query)
+        if name and not result:
             raise ReadError(f"no {PLURAL} {name!r} in namespace {namespace!r}: `epd status -A` lists what there is")
-        if not found:
+        if not result:
             return []
         selector = f"{MANAGED_SELECTOR},{LABEL_INSTANCE}={name}" if name else MANAGED_SELECTOR
         pods = self._items(f"/api/v1{scope}/pods", [("labelSelector", selector)])
-        return [_deployment(custom, pods) for custom in sorted(found, key=_place)]
+        return [_deployment(custom, pods) for custom in sorted(result, key=_place)]
 
     def _items(self, path: str, query: list[tuple[str, str]]) -> list[dict[str, Any]]:
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415

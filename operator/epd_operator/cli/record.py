@@ -32,12 +32,12 @@ def whole(verdicts: Sequence[Verdict], unreadable: Sequence[Unreadable], tally: 
         "documents": [of_verdict(verdict) for verdict in verdicts],
         "unreadable": [
             {
-                "file": found.name,
-                "line": found.error.line or None,
-                "column": found.error.column or None,
-                "message": found.error.message,
+                "file": fault.name,
+                "line": fault.error.line or None,
+                "column": fault.error.column or None,
+                "message": fault.error.message,
             }
-            for found in unreadable
+            for fault in unreadable
         ],
     }
 
@@ -61,14 +61,14 @@ def of_verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _of_finding(verdict: Verdict, finding: Finding) -> dict[str, Any]:
-    found = dict(finding.as_json())
+    result = dict(finding.as_json())
     sides = []
-    for side, written in zip(finding.sides, found["sides"], strict=True):
+    for side, written in zip(finding.sides, result["sides"], strict=True):
         spot = verdict.place(side)
         sides.append({**written, "line": spot and spot.line, "column": spot and spot.column})
     place = verdict.main_place(finding)
     return {
-        **found,
+        **result,
         "sides": sides,
         "file": verdict.file,
         "line": place and place.line,

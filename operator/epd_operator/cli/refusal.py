@@ -22,7 +22,7 @@ def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tup
 
     What is refused, warned of or unreadable is told on standard error, with what is known of single builds.
     """
-    found: list[Document] = []
+    result: list[Document] = []
     tally = Tally()
     style = style_of(sys.stderr)
     for reading in document.read(paths):
@@ -31,7 +31,7 @@ def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tup
             verdict = judged(one, Options(), advisories)
             tally.add(verdict)
             if verdict.accepted:
-                found.append(one)
+                result.append(one)
             if verdict.judgement.findings:
                 lines += text.verdict_lines(verdict, style)
         if reading.unreadable is not None:
@@ -39,7 +39,7 @@ def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tup
             lines += text.unreadable_lines(reading.unreadable, style)
         for line in lines:
             write(line, sys.stderr)
-    if not tally.status and not found:
+    if not tally.status and not result:
         print("epd: no DeepSeekV41Deployment found: give its manifest", file=sys.stderr)
-        return found, 2
-    return found, tally.status
+        return result, 2
+    return result, tally.status

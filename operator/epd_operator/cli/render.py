@@ -36,10 +36,10 @@ class Options:
     """What is rendered with.
 
     Attributes:
-        output: form of the answer.
-        namespace: for objects that name none.
-        router_image: of router pods without an image of their own; default as installed.
-        worker_image: of Reference engine pods without an image of their own; default as installed.
+        output: Form of the answer.
+        namespace: For objects that name none.
+        router_image: Of router pods without an image of their own; default as installed.
+        worker_image: Of Reference engine pods without an image of their own; default as installed.
     """
 
     output: Literal["yaml", "json"] = "yaml"
@@ -58,9 +58,9 @@ class _Dumper(yaml.CSafeDumper):
 
 def show(paths: Sequence[str], options: Options) -> int:
     """Print the children of every object in files and folders; the exit status."""
-    found, status = refusal.accepted(paths)
+    result, status = refusal.accepted(paths)
     objects: list[dict[str, Any]] = []
-    for document in found:
+    for document in result:
         planned = planned_for(document, options)
         if planned.objects:
             objects += planned.objects

@@ -31,7 +31,7 @@ def log(verdicts: Sequence[Verdict], unreadable: Sequence[Unreadable]) -> dict[s
     """A SARIF log with one run."""
     rules: dict[str, dict[str, Any]] = {}
     results = [_result(verdict, finding, rules) for verdict in verdicts for finding in verdict.judgement.findings]
-    results += [_unreadable(found, rules) for found in unreadable]
+    results += [_unreadable(fault, rules) for fault in unreadable]
     driver = {
         "name": "epd validate",
         "version": __version__,
@@ -77,18 +77,18 @@ def _result(verdict: Verdict, finding: Finding, rules: dict[str, dict[str, Any]]
     }
 
 
-def _unreadable(found: Unreadable, rules: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    error = found.error
+def _unreadable(result: Unreadable, rules: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    error = result.error
     rule = _rule(rules, UNREADABLE, "error", "cannot be read as Kubernetes manifests", "epd")
     region = (
         {"startLine": error.line, **({"startColumn": error.column} if error.column else {})} if error.line else None
     )
-    physical = {"artifactLocation": {"uri": _uri(found.name)}, **({"region": region} if region else {})}
+    physical = {"artifactLocation": {"uri": _uri(result.name)}, **({"region": region} if region else {})}
     return {
         "ruleId": UNREADABLE,
         "ruleIndex": rule,
         "level": "error",
-        "message": {"text": f"{found.name} {error.message}"},
+        "message": {"text": f"{result.name} {error.message}"},
         "locations": [{"physicalLocation": physical}],
     }
 
@@ -96,10 +96,10 @@ def _unreadable(found: Unreadable, rules: dict[str, dict[str, Any]]) -> dict[str
 @functools.cache
 def _described() -> Mapping[str, tuple[str, str]]:
     """Words and severity of every rule, whatever one finding of it computed."""
-    found = {rule: (words, "error") for rule, words in BUILT_IN.items()}
+    result = {rule: (words, "error") for rule, words in BUILT_IN.items()}
     for ruleset in table.RULESETS.values():
-        found |= {rule.id: (_NAMED.sub(_spelt, rule.says), rule.severity) for rule in ruleset.rules}
-    return found
+        result |= {rule.id: (_NAMED.sub(_spelt, rule.says), rule.severity) for rule in ruleset.rules}
+    return result
 
 
 def _spelt(match: re.Match[str]) -> str:

@@ -29,7 +29,7 @@ class ReadError(Exception):
     """A file that cannot be used.
 
     Attributes:
-        message: what is wrong and what to do, without the place.
+        message: What is wrong and what to do, without the place.
         line: 1-based; 0 when the file as a whole is meant.
         column: 1-based; 0 when the line as a whole is meant.
     """
@@ -46,8 +46,8 @@ class Source:
     """One text.
 
     Attributes:
-        name: as the user wrote it, or `<stdin>`.
-        text: decoded, without a byte order mark.
+        name: As the user wrote it, or `<stdin>`.
+        text: Decoded, without a byte order mark.
     """
 
     name: str
@@ -91,7 +91,7 @@ def read(path: str) -> Source:
     """Read one file, or standard input for `-`.
 
     Raises:
-        ReadError: it is missing, unreadable, too large or no text.
+        ReadError: It is missing, unreadable, too large or no text.
     """
     try:
         if path == "-":
@@ -108,7 +108,7 @@ def decode(raw: bytes) -> str:
     """Text of a file; UTF-8, or UTF-16 with the mark that Windows writes.
 
     Raises:
-        ReadError: too large, or not in these encodings.
+        ReadError: Too large, or not in these encodings.
     """
     if len(raw) > MAX_BYTES:
         raise ReadError(f"is larger than {MAX_BYTES // 2**20} MiB: give the manifests alone, or in several files")

@@ -47,15 +47,15 @@ def show(
 
         if watch:
             return _watch(read, output, where)
-        found = read()
+        result = read()
     except (CredentialError, ReadError) as error:
         print(f"epd: {error}", file=sys.stderr)
         return 2
     if output == "json":
-        print(as_json(found))
+        print(as_json(result))
     else:
-        _console().print(view(found, where))
-    return 0 if found and all(one.ready for one in found) else 1
+        _console().print(view(result, where))
+    return 0 if result and all(one.ready for one in result) else 1
 
 
 def default_namespace(kubeconfig: str | None, context: str | None) -> str:
@@ -71,16 +71,16 @@ def default_namespace(kubeconfig: str | None, context: str | None) -> str:
     return str(chosen["context"].get("namespace") or "default")
 
 
-def as_json(found: Sequence[Deployment]) -> str:
+def as_json(result: Sequence[Deployment]) -> str:
     """A list with one object per deployment, for scripts."""
-    return json.dumps([{**asdict(one), "ready": one.ready} for one in found], indent=2)
+    return json.dumps([{**asdict(one), "ready": one.ready} for one in result], indent=2)
 
 
-def view(found: Sequence[Deployment], namespace: str | None) -> RenderableType:
+def view(result: Sequence[Deployment], namespace: str | None) -> RenderableType:
     """Everything on one page."""
-    if not found:
+    if not result:
         return Text(f"no deployments in {f'namespace {namespace}' if namespace else 'any namespace'}")
-    return Group(*(_one(deployment) for deployment in found))
+    return Group(*(_one(deployment) for deployment in result))
 
 
 def _watch(read: Callable[[], list[Deployment]], output: str, namespace: str | None) -> int:
@@ -100,13 +100,13 @@ def _follow(read: Callable[[], list[Deployment]], output: str, namespace: str | 
     """Into a pipe: a new page only when something changed."""
     last: list[Deployment] | None = None
     while True:
-        found = read()
-        if found != last:
+        result = read()
+        if result != last:
             if output == "json":
-                print(as_json(found), flush=True)
+                print(as_json(result), flush=True)
             else:
-                console.print(view(found, namespace))
-            last = found
+                console.print(view(result, namespace))
+            last = result
         time.sleep(EVERY_SECONDS)
 
 
@@ -150,8 +150,8 @@ def _counts(deployment: Deployment, component: str) -> dict[str, Any] | None:
         pods = [pod for pod in deployment.pods if pod.component == component]
         return {"desired": len(pods), "ready": sum(pod.ready for pod in pods)} if pods else None
     status = deployment.status
-    found = status.get("router") if component == ROUTER else (status.get("roles") or {}).get(component)
-    return found if isinstance(found, dict) else None
+    result = status.get("router") if component == ROUTER else (status.get("roles") or {}).get(component)
+    return result if isinstance(result, dict) else None
 
 
 def _left(component: str, counts: dict[str, Any] | None) -> list[Text]:

@@ -34,11 +34,11 @@ class Row:
     """One time to live.
 
     Attributes:
-        seconds: that a window may be used for.
-        chosen: whether it is the one that the object asks for.
-        hit_share: of the returning turns, as long as memory suffices.
-        turns_per_second: up to which it does.
-        hit_share_at_rate: of the returning turns at the rate that was asked for; None if none was.
+        seconds: That a window may be used for.
+        chosen: Whether it is the one that the object asks for.
+        hit_share: Of the returning turns, as long as memory suffices.
+        turns_per_second: Up to which it does.
+        hit_share_at_rate: Of the returning turns at the rate that was asked for; None if none was.
     """
 
     seconds: float
@@ -53,12 +53,12 @@ class Pool:
     """A pool explained.
 
     Attributes:
-        memory: of one server, or of one prefill pod, a quantity.
-        servers: that hold windows; in process the prefill pods.
-        window_bytes: of one window: layers x rows x row_bytes.
-        windows: that all servers hold together.
-        windows_per_turn: that a turn leaves behind, on average.
-        turns_per_second: that were asked for; None if none were.
+        memory: Of one server, or of one prefill pod, a quantity.
+        servers: That hold windows; in process the prefill pods.
+        window_bytes: Of one window: layers x rows x row_bytes.
+        windows: That all servers hold together.
+        windows_per_turn: That a turn leaves behind, on average.
+        turns_per_second: That were asked for; None if none were.
     """
 
     mode: PoolMode
@@ -78,8 +78,8 @@ def pool(document: Document, turns_per_second: float | None) -> Pool | None:
     """The pool of an accepted object; None where there is none.
 
     Args:
-        document: the object.
-        turns_per_second: of the whole deployment, to reckon with.
+        document: The object.
+        turns_per_second: Of the whole deployment, to reckon with.
     """
     parsed = parse(stored(document, Options()))
     version = validation.validate(document.data).version
@@ -125,26 +125,26 @@ def _row(seconds: float, chosen: float, capacity: pool_sizing.Capacity, rate: fl
     )
 
 
-def lines(found: Pool, style: Style) -> Iterator[str]:
+def lines(result: Pool, style: Style) -> Iterator[str]:
     """The same for people."""
-    place = {"InProcess": "prefill pod", "Mooncake": "store"}.get(found.mode, "server")
-    where = f"one {place} of" if found.servers == 1 else f"{found.servers} {place}s of"
+    place = {"InProcess": "prefill pod", "Mooncake": "store"}.get(result.mode, "server")
+    where = f"one {place} of" if result.servers == 1 else f"{result.servers} {place}s of"
     yield ""
-    yield style("bold", f"pool of windows: {found.mode}")
+    yield style("bold", f"pool of windows: {result.mode}")
     yield (
-        f"    a window is {found.layers} layers x {found.rows} rows x {found.row_bytes} bytes = "
-        f"{found.window_bytes:,} bytes"
+        f"    a window is {result.layers} layers x {result.rows} rows x {result.row_bytes} bytes = "
+        f"{result.window_bytes:,} bytes"
     )
     yield (
-        f"    {where} {found.memory} hold{'s' * (found.servers == 1)} {found.windows:,}; "
-        f"a turn leaves {found.windows_per_turn:.2f} behind"
+        f"    {where} {result.memory} hold{'s' * (result.servers == 1)} {result.windows:,}; "
+        f"a turn leaves {result.windows_per_turn:.2f} behind"
     )
-    rate = found.turns_per_second
+    rate = result.turns_per_second
     asked = "" if rate is None else f"  hit at {rate:g} turns/s"
     yield style("bold", f"    {'ttl':>8}  {'hit':>6}  {'up to turns/s':>13}{asked}")
-    for row in found.ttl:
+    for row in result.ttl:
         at = "" if row.hit_share_at_rate is None else f"  {row.hit_share_at_rate:>{len(asked) - 2}.1%}"
         mark = style("dim", "  spec.swaPool.ttl") if row.chosen else ""
         yield f"    {row.seconds:>7g}s  {row.hit_share:>6.1%}  {row.turns_per_second:>13,.1f}{at}{mark}"
-    for note in (*_NOTES, *([_ALONE] if found.mode == "InProcess" else [])):
+    for note in (*_NOTES, *([_ALONE] if result.mode == "InProcess" else [])):
         yield style("dim", f"    {note}")

@@ -21,7 +21,7 @@ class Style:
     """How words are marked.
 
     Attributes:
-        coloured: whether they are at all.
+        coloured: Whether they are at all.
     """
 
     coloured: bool
@@ -42,7 +42,7 @@ def clean(text: str) -> str:
 
     Whatever comes from a document or a file name goes through here before our own colours are added.
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return _UNPRINTABLE.sub(lambda result: result[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def write(line: str, stream: TextIO) -> None:

@@ -59,7 +59,7 @@ def documents(text: str) -> Iterator[tuple[Any, Node | None]]:
     """Value and node of each document of a text; documents without content are left out.
 
     Raises:
-        ReadError: at the first place that cannot be read; what came before has been yielded.
+        ReadError: At the first place that cannot be read; what came before has been yielded.
     """
     if text.lstrip()[:1] in {"{", "["}:
         try:
@@ -77,10 +77,10 @@ def documents(text: str) -> Iterator[tuple[Any, Node | None]]:
 
 def _json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        result = dict(pairs)
+        if len(result) != len(pairs):
             raise ValueError("duplicate key")
-        return found
+        return result
 
     def refuse(_: str) -> Any:
         raise ValueError("no JSON number")
@@ -169,9 +169,9 @@ class _Builder:
     """Turns the nodes of one document into values.
 
     Attributes:
-        known: value and size of each collection already met, by identity: an alias is the same node again.
-        open: identities of the collections around the current one.
-        count: values so far, aliases written out.
+        known: Value and size of each collection already met, by identity: an alias is the same node again.
+        open: Identities of the collections around the current one.
+        count: Values so far, aliases written out.
     """
 
     known: dict[int, tuple[Any, int]] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class _Builder:
         """The value of a node.
 
         Raises:
-            ReadError: it has none in JSON, or is too large.
+            ReadError: It has none in JSON, or is too large.
         """
         self._grow(node, 1)
         if isinstance(node, yaml.ScalarNode):
@@ -212,7 +212,7 @@ class _Builder:
             raise _unknown_tag(node)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, depth) for item in node.value]
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -220,21 +220,21 @@ class _Builder:
                 merged = {**self._merged(value_node, depth), **merged}
                 continue
             key = _key(key_node)
-            if key in found:
+            if key in result:
                 message = f"has the key {key!r} twice in one object, first in line {lines[key]}: remove one"
                 raise ReadError(message, *at(key_node))
             lines[key] = key_node.start_mark.line + 1
-            found[key] = self.value(value_node, depth)
-        return {**merged, **found}
+            result[key] = self.value(value_node, depth)
+        return {**merged, **result}
 
     def _merged(self, node: Node, depth: int) -> dict[str, Any]:
         values = self.value(node, depth)
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for value in values if isinstance(values, list) else [values]:
             if not isinstance(value, dict):
                 raise ReadError("merges (<<) what is no object: give an alias to an object", *at(node))
-            found = {**value, **found}
-        return found
+            result = {**value, **result}
+        return result
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
@@ -257,7 +257,7 @@ def _guess(node: yaml.ScalarNode, text: str) -> Any:
         raise ReadError(f"holds {text}, which JSON has no number for: quote it if it is a text", *at(node))
     bare = text.replace("_", "")
     if (match := _INTEGER.fullmatch(bare)) is not None:
-        digits, base = next((found, base) for found, base in zip(match.groups()[1:], _BASES, strict=True) if found)
+        digits, base = next((result, base) for result, base in zip(match.groups()[1:], _BASES, strict=True) if result)
         # More digits than any 64-bit number has would be slow to read, or refused by Python.
         number = int(digits, base) if len(digits) <= 64 else 2**64
         return _fitting(-number if match[1] == "-" else number, node)

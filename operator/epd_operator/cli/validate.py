@@ -49,12 +49,12 @@ class Options:
     """How to judge and how to answer.
 
     Attributes:
-        platform: instead of what the object says; for command lines the default is the engine's.
-        version: instead of what the object says; for command lines the default is the newest known.
-        output: form of the answer.
-        strict: warnings refuse as well.
-        ours_only: pass over named files that cannot hold one of our objects.
-        advisories: file with engine builds known to misbehave.
+        platform: Instead of what the object says; for command lines the default is the engine's.
+        version: Instead of what the object says; for command lines the default is the newest known.
+        output: Form of the answer.
+        strict: Warnings refuse as well.
+        ours_only: Pass over named files that cannot hold one of our objects.
+        advisories: File with engine builds known to misbehave.
     """
 
     platform: str | None = None
@@ -78,27 +78,27 @@ def files(paths: Sequence[str], options: Options) -> int:
     printer = _Printer(options)
     for reading in document.read(paths, ours_only=options.ours_only):
         printer.tally.skipped += reading.skipped
-        for found in reading.documents:
-            printer.add(judged(found, options, known))
+        for item in reading.documents:
+            printer.add(judged(item, options, known))
         if reading.unreadable is not None:
             printer.add(reading.unreadable)
     return printer.close()
 
 
-def judged(found: Document, options: Options, advisories: tuple[Advisory, ...] = ()) -> Verdict:
+def judged(result: Document, options: Options, advisories: tuple[Advisory, ...] = ()) -> Verdict:
     """The verdict on one object."""
-    engine = mapping(mapping(found.data.get("spec")).get("engine"))
+    engine = mapping(mapping(result.data.get("spec")).get("engine"))
     asked = {"platform": options.platform, "version": options.version}
     if engine.get("type") != "SGLang":
         asked = dict.fromkeys(asked)  # another engine has other platforms and versions
     judgement = validation.validate(
-        found.data, platform=asked["platform"], version=asked["version"], advisories=advisories
+        result.data, platform=asked["platform"], version=asked["version"], advisories=advisories
     )
     ruleset = table.RULESETS.get(str(engine.get("type"))) if judgement.version else None
     platform = asked["platform"] or engine.get("platform")
     return Verdict(
         judgement,
-        found,
+        result,
         engine=f"{ruleset.engine_type} {judgement.version}" if ruleset is not None else "",
         platform=str(platform or ruleset.default_platform) if ruleset is not None else "",
         strict=options.strict,
@@ -151,7 +151,7 @@ def _judged_line(pasted: Paste, role: str | None, engine: Engine, platform: str)
     # `--disaggregation-mode null` is a role that was given, too.
     if parsed.role == "aggregated" and "disaggregation-mode" not in parsed.args:
         return judge((*pasted.argv, *ROLE_FLAGS[role]))
-    found = judge(pasted.argv)
+    judgement = judge(pasted.argv)
     flags = " ".join(ROLE_FLAGS[parsed.role])
     contradiction = Finding(
         ROLE_CONTRADICTION,
@@ -164,14 +164,14 @@ def _judged_line(pasted: Paste, role: str | None, engine: Engine, platform: str)
         platform=platform,
         source="epd",
     )
-    return replace(found, findings=(contradiction, *found.findings))
+    return replace(judgement, findings=(contradiction, *judgement.findings))
 
 
 def _engine(options: Options) -> Engine:
     """The version for command lines.
 
     Raises:
-        VersionError: no rules are known for what was asked.
+        VersionError: No rules are known for what was asked.
     """
     newest = table.RULESETS["SGLang"].versions[-1]
     asked = options.version or newest
@@ -191,16 +191,16 @@ class _Printer:
         self._unreadable: list[Unreadable] = []
         self._left = False
 
-    def add(self, found: Verdict | Unreadable) -> None:
+    def add(self, result: Verdict | Unreadable) -> None:
         """Take one result."""
-        self.tally.add(found)
-        if not isinstance(found, Verdict):
-            self._unreadable.append(found)
-            _print(text.unreadable_lines(found, style_of(sys.stderr)), sys.stderr)
+        self.tally.add(result)
+        if not isinstance(result, Verdict):
+            self._unreadable.append(result)
+            _print(text.unreadable_lines(result, style_of(sys.stderr)), sys.stderr)
         elif self._options.output == "text":
-            self._say(text.verdict_lines(found, style_of(sys.stdout)))
+            self._say(text.verdict_lines(result, style_of(sys.stdout)))
         else:
-            self._verdicts.append(found)
+            self._verdicts.append(result)
 
     def close(self, *, summary: bool = True) -> int:
         """Print what is left; the exit status."""

@@ -23,12 +23,12 @@ class Verdict:
     """A judgement with what was judged.
 
     Attributes:
-        judgement: what the rules say.
-        document: the object; None for a bare command line.
-        engine: engine and version that were judged, such as `SGLang 0.5.23`; empty when no rules were.
-        platform: platform that it was judged for; empty when no rules were.
-        strict: a warning that nobody acknowledged refuses as well.
-        overrides: what the user asked to be judged instead of what the object says, field to option.
+        judgement: What the rules say.
+        document: The object; None for a bare command line.
+        engine: Engine and version that were judged, such as `SGLang 0.5.23`; empty when no rules were.
+        platform: Platform that it was judged for; empty when no rules were.
+        strict: A warning that nobody acknowledged refuses as well.
+        overrides: What the user asked to be judged instead of what the object says, field to option.
     """
 
     judgement: Judgement
@@ -41,8 +41,8 @@ class Verdict:
     @property
     def accepted(self) -> bool:
         """Whether it may be applied."""
-        told = any(not finding.acknowledged for finding in self.judgement.findings)
-        return not self.errors and not (self.strict and told)
+        findings = any(not finding.acknowledged for finding in self.judgement.findings)
+        return not self.errors and not (self.strict and findings)
 
     @property
     def errors(self) -> int:
@@ -86,13 +86,13 @@ class Tally:
     """What a whole run comes to.
 
     Attributes:
-        accepted: objects that may be applied.
-        refused: objects that may not.
-        errors: of the refused ones.
-        refused_warnings: of the refused ones.
-        accepted_warnings: of the accepted ones.
-        skipped: objects of other kinds.
-        unreadable: what could not be used.
+        accepted: Objects that may be applied.
+        refused: Objects that may not.
+        errors: Of the refused ones.
+        refused_warnings: Of the refused ones.
+        accepted_warnings: Of the accepted ones.
+        skipped: Objects of other kinds.
+        unreadable: What could not be used.
     """
 
     accepted: int = 0
@@ -103,17 +103,17 @@ class Tally:
     skipped: int = 0
     unreadable: int = 0
 
-    def add(self, found: Verdict | Unreadable) -> None:
+    def add(self, result: Verdict | Unreadable) -> None:
         """Count one result."""
-        if not isinstance(found, Verdict):
+        if not isinstance(result, Verdict):
             self.unreadable += 1
-        elif found.accepted:
+        elif result.accepted:
             self.accepted += 1
-            self.accepted_warnings += found.warnings
+            self.accepted_warnings += result.warnings
         else:
             self.refused += 1
-            self.errors += found.errors
-            self.refused_warnings += found.warnings
+            self.errors += result.errors
+            self.refused_warnings += result.warnings
 
     @property
     def status(self) -> int:

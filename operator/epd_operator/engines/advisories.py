@@ -24,7 +24,7 @@ def load(path: Path) -> tuple[Advisory, ...]:
     """Advisories from a YAML or JSON file.
 
     Raises:
-        AdvisoryError: the file cannot be read, or with every fault of every row.
+        AdvisoryError: The file cannot be read, or with every fault of every row.
     """
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def read(rows: Any) -> tuple[Advisory, ...]:
     """Advisories from a parsed YAML or JSON list of objects with the fields of `Advisory`.
 
     Raises:
-        AdvisoryError: every fault of every row.
+        AdvisoryError: Every fault of every row.
     """
     if rows is None:
         return ()

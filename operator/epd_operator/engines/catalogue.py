@@ -23,9 +23,9 @@ def lookup(engine_type: str, version: str) -> Profile:
 
     Args:
         engine_type: spec.engine.type.
-        version: the version that judged, see `judgement.Judgement`; not every `spec.engine.version` is one.
+        version: The version that judged, see `judgement.Judgement`; not every `spec.engine.version` is one.
 
     Raises:
-        KeyError: no such profile; a programming error, as the rules refuse every other version.
+        KeyError: No such profile; a programming error, as the rules refuse every other version.
     """
     return _BY_VERSION[engine_type, version]

@@ -35,16 +35,16 @@ class EffectiveRole:
     """One declared role with nothing left open.
 
     Attributes:
-        replicas: pods, or groups of pods; 1 when the user gave no count.
-        nodes: pods of one engine; above 1 they form a group.
-        cpu: request, a quantity.
-        memory: request and limit, a quantity.
+        replicas: Pods, or groups of pods; 1 when the user gave no count.
+        nodes: Pods of one engine; above 1 they form a group.
+        cpu: Request, a quantity.
+        memory: Request and limit, a quantity.
         gpu: GPUs of a pod.
-        shm: size of /dev/shm, a quantity; None for what the container runtime gives.
+        shm: Size of /dev/shm, a quantity; None for what the container runtime gives.
         rdma: RDMA devices of a pod.
-        args: the user's flags, overlaid with what other fields imply; the engine has its own defaults for the rest.
-        host_network: the pods use their node's network.
-        startup_minutes: budget of the startup probe.
+        args: The user's flags, overlaid with what other fields imply; the engine has its own defaults for the rest.
+        host_network: The pods use their node's network.
+        startup_minutes: Budget of the startup probe.
         grace_seconds: terminationGracePeriodSeconds.
     """
 
@@ -71,12 +71,12 @@ class EffectiveSwaPool:
 
     Attributes:
         mode: `InProcess`, `Valkey` or `Mooncake`.
-        memory: windows in each server (Valkey: one; Mooncake: each store) or in each prefill pod, a quantity.
-        memory_bytes: the same in bytes.
-        stores: servers that hold windows: Mooncake's stores, the one Valkey, none in process.
-        ttl: seconds that a window is kept.
-        deadline: seconds that a request waits for its window at most.
-        pod: placement of the pool's pods.
+        memory: Windows in each server (Valkey: one; Mooncake: each store) or in each prefill pod, a quantity.
+        memory_bytes: The same in bytes.
+        stores: Servers that hold windows: Mooncake's stores, the one Valkey, none in process.
+        ttl: Seconds that a window is kept.
+        deadline: Seconds that a request waits for its window at most.
+        pod: Placement of the pool's pods.
     """
 
     mode: PoolMode
@@ -111,12 +111,12 @@ class Effective:
     """A spec with nothing left open, except the image: None stands for the operator release's own.
 
     Attributes:
-        facts: what the engine makes of it.
-        acknowledged: ids of rules whose refusal the user overrides.
-        fetches: whether engine pods read from outside the cluster.
-        roles: declared roles only, in the order encode, prefill, decode.
+        facts: What the engine makes of it.
+        acknowledged: Ids of rules whose refusal the user overrides.
+        fetches: Whether engine pods read from outside the cluster.
+        roles: Declared roles only, in the order encode, prefill, decode.
         swa_pool: None when there is none.
-        tenant: what keeps its windows and stored pages apart from those of other deployments.
+        tenant: What keeps its windows and stored pages apart from those of other deployments.
     """
 
     name: str
@@ -168,8 +168,8 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
     """Fill in what the user left out; never changes what the user wrote.
 
     Args:
-        document: a parsed document whose spec the profile accepts.
-        profile: facts about the document's engine.
+        document: A parsed document whose spec the profile accepts.
+        profile: Facts about the document's engine.
     """
     spec = document.spec
     roles = {name: _role(name, role, spec, profile) for name, role in spec.roles.declared().items()}

@@ -23,8 +23,8 @@ def rules(engine: str, pre_stop_seconds: int) -> tuple[Rule, ...]:
     """The rules for the pods of one engine.
 
     Args:
-        engine: its name, for the texts.
-        pre_stop_seconds: how long a pod goes on serving before the engine hears of its end.
+        engine: Its name, for the texts.
+        pre_stop_seconds: How long a pod goes on serving before the engine hears of its end.
     """
     return (
         Rule(

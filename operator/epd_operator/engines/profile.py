@@ -47,7 +47,7 @@ class Hardware:
     """What a platform means to Kubernetes.
 
     Attributes:
-        gpu: name of the extended resource of one GPU, which is also the key of the taint on such nodes; None when the
+        gpu: Name of the extended resource of one GPU, which is also the key of the taint on such nodes; None when the
             platform has none.
     """
 
@@ -59,13 +59,13 @@ class Context:
     """What a command line needs to know beyond the role.
 
     Attributes:
-        document: the spec as written, with defaults of the schema, and `metadata.name` in it.
-        platform: what its pods run on.
-        args: effective flags of the role (the user's, and what other fields imply).
-        layout_key: what two pods must share before they exchange pages: the compatibility key.
-        nodes: pods of one engine; above 1 each of them is started with this command line.
-        tenant: what keeps its windows and stored pages apart from those of other deployments.
-        pool: whether the configuration of a pool of windows is mounted, which may be empty.
+        document: The spec as written, with defaults of the schema, and `metadata.name` in it.
+        platform: What its pods run on.
+        args: Effective flags of the role (the user's, and what other fields imply).
+        layout_key: What two pods must share before they exchange pages: the compatibility key.
+        nodes: Pods of one engine; above 1 each of them is started with this command line.
+        tenant: What keeps its windows and stored pages apart from those of other deployments.
+        pool: Whether the configuration of a pool of windows is mounted, which may be empty.
     """
 
     document: Mapping[str, Any]
@@ -85,10 +85,10 @@ class Facts:
     """What an engine makes of a spec, as far as users want to see it.
 
     Attributes:
-        page_size: tokens in a key/value page.
-        context_length: tokens of prompt plus answer, the smaller of prefill and decode.
+        page_size: Tokens in a key/value page.
+        context_length: Tokens of prompt plus answer, the smaller of prefill and decode.
         replay: `On` or `Off`, whether prefill runs decoder bounded replay; None when nothing is known or there is none.
-        kv_layout: how pages are laid out; None when there is only one way.
+        kv_layout: How pages are laid out; None when there is only one way.
     """
 
     page_size: int
@@ -122,26 +122,26 @@ class Profile:
     """Everything that differs between engines and their versions.
 
     Attributes:
-        roles: roles that the engine can run.
-        capabilities: named abilities, such as `vision-encode`.
-        platforms: hardware by platform; the first is the default where the user need not give one.
-        transfers: transfer back ends; the first is the default.
-        catalogue: per role, every flag that the engine knows.
-        resources: per role, default quantities.
-        environment: container variables that the operator sets, as Kubernetes spells them.
-        defaults: variables that the operator sets where the user sets no other value.
-        metrics: what scaling wants to know -> name of the engine's metric; empty when it has none.
-        pre_stop_seconds: how long a pod keeps serving after it left the endpoints.
-        program: first words of a command line.
-        options: every flag of a command line, by full name.
+        roles: Roles that the engine can run.
+        capabilities: Named abilities, such as `vision-encode`.
+        platforms: Hardware by platform; the first is the default where the user need not give one.
+        transfers: Transfer back ends; the first is the default.
+        catalogue: Per role, every flag that the engine knows.
+        resources: Per role, default quantities.
+        environment: Container variables that the operator sets, as Kubernetes spells them.
+        defaults: Variables that the operator sets where the user sets no other value.
+        metrics: What scaling wants to know -> name of the engine's metric; empty when it has none.
+        pre_stop_seconds: How long a pod keeps serving after it left the endpoints.
+        program: First words of a command line.
+        options: Every flag of a command line, by full name.
         gpus: GPUs that a pod needs when the user gives no count, from effective flags and the number of nodes.
-        role_probes: probes by name, from the role, the minutes to start, and whether the pod leads its group.
-        derive: flags of the operator's whose values follow from other fields of the spec.
-        agree: what all roles must agree on beyond image, weights and transfer, from the spec, a role and its effective
+        role_probes: Probes by name, from the role, the minutes to start, and whether the pod leads its group.
+        derive: Flags of the operator's whose values follow from other fields of the spec.
+        agree: What all roles must agree on beyond image, weights and transfer, from the spec, a role and its effective
             flags; only what differs from the defaults of the version.
-        look: what the engine makes of a spec and the effective flags of its roles.
-        fetches: whether pods read from outside the cluster (weights of a hub, pictures by their address).
-        pool: roles that read the configuration of a pool of windows, and when it is mounted: `always`, so that pods
+        look: What the engine makes of a spec and the effective flags of its roles.
+        fetches: Whether pods read from outside the cluster (weights of a hub, pictures by their address).
+        pool: Roles that read the configuration of a pool of windows, and when it is mounted: `always`, so that pods
             stay when the user changes the mode, or only `with` a pool. Empty where the engine uses none.
     """
 
@@ -201,9 +201,9 @@ class Profile:
         """What the roles must agree on, as one role has it; only what differs from the defaults of this version.
 
         Args:
-            spec: the whole spec.
-            role: a declared role.
-            args: its effective flags.
+            spec: The whole spec.
+            role: A declared role.
+            args: Its effective flags.
         """
         return dict(self.agree(spec, role, args))
 
@@ -215,8 +215,8 @@ class Profile:
         """Whether the configuration of a pool of windows is mounted in a role's pods.
 
         Args:
-            role: the pods' role.
-            exists: whether the user asks for a pool.
+            role: The pods' role.
+            exists: Whether the user asks for a pool.
         """
         return self.pool.get(role) in ({"always", "with"} if exists else {"always"})
 
@@ -232,9 +232,9 @@ class Profile:
         """The container's startupProbe, readinessProbe and livenessProbe.
 
         Args:
-            role: the pod's role.
-            startup_minutes: budget of the startup probe.
-            leads: whether the pod answers for its group; only where an engine spans pods some do not.
+            role: The pod's role.
+            startup_minutes: Budget of the startup probe.
+            leads: Whether the pod answers for its group; only where an engine spans pods some do not.
         """
         return {name: probe.manifest() for name, probe in self.role_probes(role, startup_minutes, leads).items()}
 
@@ -246,7 +246,7 @@ class Profile:
         """What the engine makes of a spec.
 
         Args:
-            spec: the whole spec.
-            args: effective flags of every declared role.
+            spec: The whole spec.
+            args: Effective flags of every declared role.
         """
         return self.look(spec, args)

@@ -35,10 +35,10 @@ def validate(
     """Everything that is wrong with a DeepSeekV41Deployment, and what its engine would make of it.
 
     Args:
-        document: the object as written; it may be anything at all, and nothing is raised.
-        platform: judge for this platform instead of `spec.engine.platform`.
-        version: judge for this version instead of `spec.engine.version`.
-        advisories: what is known of single builds.
+        document: The object as written; it may be anything at all, and nothing is raised.
+        platform: Judge for this platform instead of `spec.engine.platform`.
+        version: Judge for this version instead of `spec.engine.version`.
+        advisories: What is known of single builds.
     """
     asked = _overlaid(document, {"platform": platform, "version": version})
     structure = _structure(asked)
@@ -74,12 +74,12 @@ def validate_command_line(
     """What an SGLang of this version would say to this command line on that platform.
 
     Args:
-        version: a version with rules.
+        version: A version with rules.
         platform: `cuda-sm90`, `cuda-sm100` or `hip-gfx950`.
-        argv: the words after the program.
-        env: environment variables.
-        config: fields of config.json that differ from the released checkpoint's.
-        asked: the version that the user asked for, when these rules only stand in for its own: it may well have flags
+        argv: The words after the program.
+        env: Environment variables.
+        config: Fields of config.json that differ from the released checkpoint's.
+        asked: The version that the user asked for, when these rules only stand in for its own: it may well have flags
             that they do not know, which are only warned of.
     """
     facts = None if config is None else table.checkpoint(config)

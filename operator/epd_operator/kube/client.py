@@ -144,7 +144,7 @@ class HttpCluster:
 
         Raises:
             Gone: `version` is too old; list again.
-            Transport: the stream broke, or was silent for `silence` seconds.
+            Transport: The stream broke, or was silent for `silence` seconds.
         """
         path = kind.path(namespace)
         params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
@@ -196,7 +196,7 @@ class HttpCluster:
         """Delete in the background.
 
         Raises:
-            Conflict: an object of that name exists with another uid.
+            Conflict: An object of that name exists with another uid.
         """
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         return await self._call("DELETE", kind.path(namespace, name), body=body)
@@ -205,7 +205,7 @@ class HttpCluster:
         """Create an object.
 
         Raises:
-            Conflict: the name is taken.
+            Conflict: The name is taken.
         """
         return await self._call("POST", kind.path(obj["metadata"].get("namespace")), body=obj, seconds=seconds)
 
@@ -213,7 +213,7 @@ class HttpCluster:
         """Replace an object that still has the resourceVersion in `obj`.
 
         Raises:
-            Conflict: somebody changed it in between.
+            Conflict: Somebody changed it in between.
         """
         metadata = obj["metadata"]
         return await self._call("PUT", kind.path(metadata["namespace"], metadata["name"]), body=obj, seconds=seconds)

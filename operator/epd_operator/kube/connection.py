@@ -38,11 +38,11 @@ class Connection:
     """Opens, renews and closes the one `aiohttp.ClientSession`.
 
     Args:
-        credential: who we are.
-        user_agent: sent with every request.
-        may_write: asked before every write; False refuses it.
-        observe: called after every request with method, path, status (0 without an answer) and seconds.
-        foreign: called when somebody else's read on this session (kopf's) is answered, with path and whether it is
+        credential: Who we are.
+        user_agent: Sent with every request.
+        may_write: Asked before every write; False refuses it.
+        observe: Called after every request with method, path, status (0 without an answer) and seconds.
+        foreign: Called when somebody else's read on this session (kopf's) is answered, with path and whether it is
             a watch.
     """
 
@@ -68,7 +68,7 @@ class Connection:
         """Server address and an open session; a closed one (kopf closes it on 401 and on exit) is replaced.
 
         Raises:
-            CredentialError: nothing usable is configured.
+            CredentialError: Nothing usable is configured.
         """
         if self._session is None or self._session.closed:
             server = self._server = await self._credential.server()

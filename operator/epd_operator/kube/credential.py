@@ -38,11 +38,11 @@ class Server:
     """Where the API server is and how its certificate is checked.
 
     Attributes:
-        url: scheme, host and port, without a trailing slash.
+        url: Scheme, host and port, without a trailing slash.
         tls: None for plain http.
-        tls_name: name expected in the certificate when it is not the host's.
-        proxy: proxy address, or None.
-        fingerprint: changes when anything above does, the contents of certificate files included.
+        tls_name: Name expected in the certificate when it is not the host's.
+        proxy: Proxy address, or None.
+        fingerprint: Changes when anything above does, the contents of certificate files included.
     """
 
     url: str
@@ -56,8 +56,8 @@ class Credential:
     """The current identity; knows how to read itself again.
 
     Args:
-        load: returns a filled `kubernetes.client.Configuration`; may block (files, exec plugins).
-        clock: monotonic seconds.
+        load: Returns a filled `kubernetes.client.Configuration`; may block (files, exec plugins).
+        clock: Monotonic seconds.
     """
 
     def __init__(self, load: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +72,7 @@ class Credential:
         """Address and TLS context of the configuration in use.
 
         Raises:
-            CredentialError: nothing usable is configured.
+            CredentialError: Nothing usable is configured.
         """
         if self._configuration is None:
             await self.reload()
@@ -118,11 +118,11 @@ def load_configuration(kubeconfig: str | None = None, context: str | None = None
     """A filled `kubernetes.client.Configuration`: service account inside a pod, kubeconfig elsewhere.
 
     Args:
-        kubeconfig: file to read instead of `$KUBECONFIG` or `~/.kube/config`.
-        context: context to use instead of the current one.
+        kubeconfig: File to read instead of `$KUBECONFIG` or `~/.kube/config`.
+        context: Context to use instead of the current one.
 
     Raises:
-        CredentialError: neither is there, or what is there cannot be read.
+        CredentialError: Neither is there, or what is there cannot be read.
     """
     from kubernetes import client, config  # noqa: PLC0415 - 0.2 s that `epd version` and `epd crd` do without
 

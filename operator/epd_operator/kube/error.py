@@ -29,8 +29,8 @@ class ApiError(Exception):
     """Any failed call.
 
     Attributes:
-        call: method and path, such as `PATCH /api/v1/namespaces/a/services/b`.
-        message: what the server or the network said; never a header, so never a credential.
+        call: Method and path, such as `PATCH /api/v1/namespaces/a/services/b`.
+        message: What the server or the network said; never a header, so never a credential.
     """
 
     def __init__(self, call: str, message: str) -> None:
@@ -48,8 +48,8 @@ class StatusError(ApiError):
 
     Attributes:
         status: HTTP status.
-        reason: the machine-readable reason of the Status object, such as `AlreadyExists`; may be empty.
-        causes: the machine-readable reasons of its details, such as `NamespaceTerminating`.
+        reason: The machine-readable reason of the Status object, such as `AlreadyExists`; may be empty.
+        causes: The machine-readable reasons of its details, such as `NamespaceTerminating`.
     """
 
     statuses: ClassVar[frozenset[int]] = frozenset()
@@ -101,7 +101,7 @@ class TooManyRequests(StatusError):
     """The server is shedding load.
 
     Attributes:
-        retry_after: seconds to wait before the next try.
+        retry_after: Seconds to wait before the next try.
     """
 
     statuses = frozenset({429})
@@ -121,10 +121,10 @@ def from_answer(call: str, status: int, body: bytes, headers: Mapping[str, str])
     """The error for an answer with status >= 400.
 
     Args:
-        call: method and path.
+        call: Method and path.
         status: HTTP status.
-        body: a Status object in JSON, or whatever a proxy in between sent.
-        headers: answer headers; only `Retry-After` is read.
+        body: A Status object in JSON, or whatever a proxy in between sent.
+        headers: Answer headers; only `Retry-After` is read.
     """
     document = _status_object(body)
     message = document.get("message") or body[:MESSAGE_LIMIT].decode(errors="replace").strip() or f"HTTP {status}"

@@ -12,10 +12,10 @@ class Kind:
 
     Attributes:
         group: API group; empty for the core group.
-        version: served version.
-        plural: name in paths and in RBAC rules.
-        kind: name in objects.
-        namespaced: whether objects live in a namespace.
+        version: Served version.
+        plural: Name in paths and in RBAC rules.
+        kind: Name in objects.
+        namespaced: Whether objects live in a namespace.
     """
 
     group: str

@@ -35,12 +35,12 @@ class Plan:
     """What should be done for one resource now.
 
     Attributes:
-        objects: every object that should exist, in the order to apply them.
-        prune: live objects to delete, with their uid as precondition.
-        status: the complete status to apply.
-        moving: whether registrars should be polled every 2 seconds, else every 15.
-        events: what changed since the status that the resource carries.
-        after: seconds until time alone changes the status; None when it never does.
+        objects: Every object that should exist, in the order to apply them.
+        prune: Live objects to delete, with their uid as precondition.
+        status: The complete status to apply.
+        moving: Whether registrars should be polled every 2 seconds, else every 15.
+        events: What changed since the status that the resource carries.
+        after: Seconds until time alone changes the status; None when it never does.
     """
 
     objects: tuple[dict[str, Any], ...]
@@ -55,9 +55,9 @@ def plan(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Plan:
     """Decide; the same arguments always give the same plan.
 
     Args:
-        cr: the custom resource as the API server has it.
-        observed: the cluster around it.
-        settings: the operator installation.
+        cr: The custom resource as the API server has it.
+        observed: The cluster around it.
+        settings: The operator installation.
     """
     if cr["metadata"].get("deletionTimestamp"):
         # The garbage collector is at work: whatever we made now, it would have to delete again.

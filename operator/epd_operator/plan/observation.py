@@ -25,12 +25,12 @@ class Settings:
     """What this operator installation adds to every plan.
 
     Attributes:
-        router_image: image of the router and registrar containers when `spec.router.image` is absent.
-        worker_image: image of the Reference engine when `spec.engine.image` is absent.
-        version: version of the operator; never part of a pod template.
-        operator_namespace: namespace whose pods may read the registrars.
-        rdma_resource: name under which this cluster's device plugin offers RDMA devices.
-        advisories: engine builds known to misbehave.
+        router_image: Image of the router and registrar containers when `spec.router.image` is absent.
+        worker_image: Image of the Reference engine when `spec.engine.image` is absent.
+        version: Version of the operator; never part of a pod template.
+        operator_namespace: Namespace whose pods may read the registrars.
+        rdma_resource: Name under which this cluster's device plugin offers RDMA devices.
+        advisories: Engine builds known to misbehave.
     """
 
     router_image: str
@@ -46,12 +46,12 @@ class Observed:
     """One consistent-enough view of the cluster, taken before planning.
 
     Attributes:
-        children: every live object that carries our label and an ownerReference to this resource, of any kind.
-        pods: pods labelled with this resource's instance name.
-        routers: last `GET /state` document of each registrar that answered.
+        children: Every live object that carries our label and an ownerReference to this resource, of any kind.
+        pods: Pods labelled with this resource's instance name.
+        routers: Last `GET /state` document of each registrar that answered.
         conflicts: `Kind/name` of each foreign object that holds the name of a child.
-        failures: errors of the last attempt to apply, one line each (quota, forbidden, invalid).
-        now: current time, UTC, with time zone.
+        failures: Errors of the last attempt to apply, one line each (quota, forbidden, invalid).
+        now: Current time, UTC, with time zone.
     """
 
     children: Sequence[Object]

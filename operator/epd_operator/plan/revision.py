@@ -32,7 +32,7 @@ class Identity:
 
     Attributes:
         compat_key: 16 hex digits over everything that prefill, decode and encode must agree on.
-        revisions: part -> 8 hex digits over everything that shapes its pods; every declared role, `router`, and what a
+        revisions: Part -> 8 hex digits over everything that shapes its pods; every declared role, `router`, and what a
             pool of windows has of its own.
         set_revision: 8 hex digits over the roles' revisions.
     """

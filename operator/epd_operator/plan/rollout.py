@@ -36,8 +36,8 @@ class Leftovers:
     """Live children that the plan no longer wants.
 
     Attributes:
-        prune: to be deleted now.
-        held: objects of earlier revisions that go on serving until the new set is routable.
+        prune: To be deleted now.
+        held: Objects of earlier revisions that go on serving until the new set is routable.
     """
 
     prune: tuple[Ref, ...]
@@ -55,11 +55,11 @@ def leftovers(
     """Sort the live children that are not planned into those to delete and those to hold.
 
     Args:
-        owner_uid: uid of the custom resource; objects without its controller reference are nobody's business here.
-        planned: every object of the plan.
-        observed: the cluster.
-        healths: what each part has come to.
-        policies: whether the spec asks for NetworkPolicies; when not, they go at once.
+        owner_uid: Uid of the custom resource; objects without its controller reference are nobody's business here.
+        planned: Every object of the plan.
+        observed: The cluster.
+        healths: What each part has come to.
+        policies: Whether the spec asks for NetworkPolicies; when not, they go at once.
     """
     wanted = {(obj["kind"], name_of(obj)) for obj in planned}
     stale = [c for c in observed.children if _ours(c, owner_uid) and (c["kind"], name_of(c)) not in wanted]

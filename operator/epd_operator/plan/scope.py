@@ -23,13 +23,13 @@ class Scope:
     """One resource under one profile, ready to be rendered.
 
     Attributes:
-        document: what the user wrote.
-        effective: what it means once defaults are filled in.
-        profile: facts about its engine.
-        identity: compatibility key and revisions.
-        settings: the operator installation.
-        engine_image: image of the engine containers: the user's, the one a running set has, or the release's.
-        judgement: what the rules said of the spec.
+        document: What the user wrote.
+        effective: What it means once defaults are filled in.
+        profile: Facts about its engine.
+        identity: Compatibility key and revisions.
+        settings: The operator installation.
+        engine_image: Image of the engine containers: the user's, the one a running set has, or the release's.
+        judgement: What the rules said of the spec.
     """
 
     document: DeepSeekV41Deployment
@@ -62,11 +62,11 @@ class Scope:
         """A child that belongs to no revision.
 
         Args:
-            kind: apiVersion and kind.
-            name: its name.
-            part: a role, `router`, or another word that names what it is for.
-            annotations: its annotations, if any.
-            body: everything beside apiVersion, kind and metadata.
+            kind: ApiVersion and kind.
+            name: Its name.
+            part: A role, `router`, or another word that names what it is for.
+            annotations: Its annotations, if any.
+            body: Everything beside apiVersion, kind and metadata.
         """
         child = self._object(kind, name, names.labels(self.name, part), body)
         if annotations:

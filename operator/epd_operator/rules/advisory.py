@@ -54,11 +54,11 @@ def advise(
     """The advisories that are about this process.
 
     Args:
-        advisories: every one known.
+        advisories: Every one known.
         written_version: `spec.engine.version`.
-        process: the process as the spec describes it.
-        catalogue: flags of the version, for their defaults.
-        acknowledged: ids marked as read.
+        process: The process as the spec describes it.
+        catalogue: Flags of the version, for their defaults.
+        acknowledged: Ids marked as read.
     """
     for advisory in advisories:
         if written_version in advisory.versions and _concerns(advisory, process, catalogue):

@@ -83,7 +83,7 @@ class Program:
 
     Attributes:
         leaf: CEL of a leaf in a role, of type dyn and null when absent.
-        prefix: how the variables of a role begin.
+        prefix: How the variables of a role begin.
         variables: CEL by name, what is used before what uses it.
     """
 
@@ -119,7 +119,7 @@ class Program:
         """Add a variable and say how it is called in an expression.
 
         Raises:
-            ValueError: the name is taken by another text.
+            ValueError: The name is taken by another text.
         """
         if self.variables.setdefault(name, text) != text:
             raise ValueError(f"two variables of a policy are called {name}")
@@ -302,8 +302,8 @@ def bound(node: Expr, known: dict[int, int]) -> int:
     """A number that the absolute value of a whole-number expression never exceeds.
 
     Args:
-        node: the expression.
-        known: the bounds found so far, by id; the expressions must outlive it.
+        node: The expression.
+        known: The bounds found so far, by id; the expressions must outlive it.
     """
     if id(node) not in known:
         known[id(node)] = _bound(node, known)

@@ -51,11 +51,11 @@ class ParseFault:
 
     Attributes:
         rule: `flag-unknown`, `flag-of-another-version`, `flag-ambiguous`, `flag-value` or `flag-unjudged`.
-        flag: canonical name without dashes, or what was written where no flag is meant; empty for a stray word.
-        value: the word or words at fault; None when there are none.
-        message: what is wrong.
-        fix: the way out.
-        decided_by: module and function of the engine that refuses; `argparse` for the library itself.
+        flag: Canonical name without dashes, or what was written where no flag is meant; empty for a stray word.
+        value: The word or words at fault; None when there are none.
+        message: What is wrong.
+        fix: The way out.
+        decided_by: Module and function of the engine that refuses; `argparse` for the library itself.
     """
 
     rule: str
@@ -71,10 +71,10 @@ class Parsed:
     """What a command line says.
 
     Attributes:
-        args: canonical name to value in its normal spelling, for flags that were given without fault.
-        faults: everything the parser would refuse. A missing --model-path is none: whoever judges a command line may
+        args: Canonical name to value in its normal spelling, for flags that were given without fault.
+        faults: Everything the parser would refuse. A missing --model-path is none: whoever judges a command line may
             leave the weights open.
-        role: what the process would be.
+        role: What the process would be.
     """
 
     args: Mapping[str, Value]
@@ -96,8 +96,8 @@ def parse(argv: Sequence[str], catalogue: Catalogue) -> Parsed:
     """Read a command line; never raises.
 
     Args:
-        argv: the words after the program.
-        catalogue: flags of the engine version.
+        argv: The words after the program.
+        catalogue: Flags of the engine version.
     """
     reader = _Reader(argv, catalogue)
     reader.run()
@@ -108,8 +108,8 @@ def render(args: Mapping[str, Value], catalogue: Catalogue) -> list[str]:
     """The words for a set of flags, sorted by name; `parse` gives the same set back.
 
     Args:
-        args: canonical name to a value without fault, under `FlagSpec.fault`.
-        catalogue: flags of the engine version. A name that it lacks, which only `versionPolicy: Nearest` lets through,
+        args: Canonical name to a value without fault, under `FlagSpec.fault`.
+        catalogue: Flags of the engine version. A name that it lacks, which only `versionPolicy: Nearest` lets through,
             is written as its value suggests: a newer engine may know it.
     """
     flags = {name: catalogue.find(name) or FlagSpec(name, switch=isinstance(args[name], bool)) for name in args}

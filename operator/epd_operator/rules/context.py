@@ -16,11 +16,11 @@ class Bench:
     """What is the same for all rules of one judgement.
 
     Attributes:
-        bare: a bare command line is judged, on which nothing can be acknowledged.
-        lenient: unknown flags are warned of, not refused.
-        acknowledged: rule ids that the user takes responsibility for, in the order in which they are written.
-        advisories: what is known of single builds.
-        refused: fields that the schema refuses; what rests on them is not judged.
+        bare: A bare command line is judged, on which nothing can be acknowledged.
+        lenient: Unknown flags are warned of, not refused.
+        acknowledged: Rule ids that the user takes responsibility for, in the order in which they are written.
+        advisories: What is known of single builds.
+        refused: Fields that the schema refuses; what rests on them is not judged.
     """
 
     ruleset: Ruleset

@@ -177,8 +177,8 @@ class Leaf(Expr):
     """Something read from the scope.
 
     Attributes:
-        source: where it is read: a flag, a variable, a field of the role or of the spec, a fact of the checkpoint.
-        name: name or dotted path there.
+        source: Where it is read: a flag, a variable, a field of the role or of the spec, a fact of the checkpoint.
+        name: Name or dotted path there.
         unit: `bytes` when the text is a Kubernetes quantity, `seconds` when it is a duration.
     """
 
@@ -250,9 +250,9 @@ class Named(Expr):
     """A resolved value: what an engine turns its flags into.
 
     Attributes:
-        name: unique in a profile; the engine's own attribute name where it has one.
-        body: how it follows from what is given.
-        settles: the flags, variables or fields that a user changes to change it, the likeliest first.
+        name: Unique in a profile; the engine's own attribute name where it has one.
+        body: How it follows from what is given.
+        settles: The flags, variables or fields that a user changes to change it, the likeliest first.
     """
 
     name: str
@@ -301,7 +301,7 @@ class Since(Expr):
     """One meaning from a version on, another before it.
 
     Attributes:
-        rank: place of that version in the order of profiles.
+        rank: Place of that version in the order of profiles.
     """
 
     rank: int
@@ -509,9 +509,9 @@ class Opaque(Expr):
     """A function that CEL has no words for; an admission policy takes `blind` instead, and the controller catches it.
 
     Attributes:
-        name: what it finds out, for the list of things that an admission policy cannot see.
-        function: total function of the values of the arguments.
-        blind: what a policy assumes.
+        name: What it finds out, for the list of things that an admission policy cannot see.
+        function: Total function of the values of the arguments.
+        blind: What a policy assumes.
     """
 
     name: str

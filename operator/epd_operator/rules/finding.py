@@ -23,9 +23,9 @@ class Side:
     `tp-size = 8, enable-prefill-cp = true, so attn-tp-size = 1`.
 
     Attributes:
-        field: where a user changes it: a path in the spec, or a flag of a command line; the name of a derived quantity.
-        written: what stands there; None when nothing does, or nothing that has a value worth showing.
-        effective: what the engine makes of it; None when that is the same as what is written.
+        field: Where a user changes it: a path in the spec, or a flag of a command line; the name of a derived quantity.
+        written: What stands there; None when nothing does, or nothing that has a value worth showing.
+        effective: What the engine makes of it; None when that is the same as what is written.
         form: `value` shows what is written or that nothing is; `quoted` does so with strings in quotes, for faults of
             type; `alone` is for what is there without a value, such as
             an object or a flag that lacks one; `derived` is a quantity that no field sets by itself.
@@ -54,19 +54,19 @@ class Finding:
     """One broken rule, with everything needed to act on it.
 
     Attributes:
-        rule: id of the rule.
+        rule: Id of the rule.
         severity: `error` refuses.
-        role: whose process is concerned; empty when it is the spec as a whole.
-        sides: what clashes.
-        says: the rule in words.
-        fix: the way out.
-        version: engine version whose rules were applied; empty when no engine decides.
-        platform: platform it was judged for.
-        inferred: the rule was taken over from a neighbouring version.
+        role: Whose process is concerned; empty when it is the spec as a whole.
+        sides: What clashes.
+        says: The rule in words.
+        fix: The way out.
+        version: Engine version whose rules were applied; empty when no engine decides.
+        platform: Platform it was judged for.
+        inferred: The rule was taken over from a neighbouring version.
         overridable: `spec.engine.acknowledge` may turn the error into a warning.
-        acknowledged: it has done so.
-        decided_by: module and function of the engine that decides.
-        source: where the rule can be read up.
+        acknowledged: It has done so.
+        decided_by: Module and function of the engine that decides.
+        source: Where the rule can be read up.
     """
 
     rule: str

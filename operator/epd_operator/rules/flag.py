@@ -69,9 +69,9 @@ class _Kind:
     """One type of flag.
 
     Attributes:
-        words: what a value must be, to follow "must be".
-        accepts: whether a YAML value has the right type, before its content is read.
-        read: the value of a word on a command line; it raises `Unreadable` when the word is no such value.
+        words: What a value must be, to follow "must be".
+        accepts: Whether a YAML value has the right type, before its content is read.
+        read: The value of a word on a command line; it raises `Unreadable` when the word is no such value.
     """
 
     words: str
@@ -211,21 +211,21 @@ class FlagSpec:
     """One flag of the engine.
 
     Attributes:
-        name: the first long option, without dashes.
-        aliases: its other spellings, without dashes; the `no-` form is not one.
-        type: what a value is.
-        choices: the only values allowed; None when any of the type is.
-        default: value when the flag is not given; None when the engine decides.
+        name: The first long option, without dashes.
+        aliases: Its other spellings, without dashes; the `no-` form is not one.
+        type: What a value is.
+        choices: The only values allowed; None when any of the type is.
+        default: Value when the flag is not given; None when the engine decides.
         nargs: "+" one value or more, "*" any number, "?" at most one, None exactly one (none for a bool).
-        negatable: there is a `no-` form that sets false.
-        switch: the flag takes no value: giving it means true.
-        roles: where the flag does something, as far as that was looked into; no rule follows from it.
-        owner: for flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
+        negatable: There is a `no-` form that sets false.
+        switch: The flag takes no value: giving it means true.
+        roles: Where the flag does something, as far as that was looked into; no rule follows from it.
+        owner: For flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
             a clause that says what does.
-        minimum: smallest number allowed.
-        maximum: largest number allowed.
-        identity: prefill, decode and encode pods must agree on it, whatever else is set.
-        help: what the flag does, one line; empty where the engine's own documentation says it.
+        minimum: Smallest number allowed.
+        maximum: Largest number allowed.
+        identity: Prefill, decode and encode pods must agree on it, whatever else is set.
+        help: What the flag does, one line; empty where the engine's own documentation says it.
     """
 
     name: str
@@ -259,7 +259,7 @@ class FlagSpec:
         """The value of one word of a command line.
 
         Raises:
-            Unreadable: the engine's parser would refuse the word; the text follows "must be".
+            Unreadable: The engine's parser would refuse the word; the text follows "must be".
         """
         value = _KINDS[self.type].read(text)
         if self.choices is not None and value not in self.choices:
@@ -329,9 +329,9 @@ class Catalogue:
     """Every flag of one engine version, by canonical name; compares and hashes by identity, as there is one a version.
 
     Attributes:
-        version: the engine version.
-        flags: canonical name to flag, in the engine's order.
-        removed: spelling of another version to what to write instead.
+        version: The engine version.
+        flags: Canonical name to flag, in the engine's order.
+        removed: Spelling of another version to what to write instead.
     """
 
     version: str

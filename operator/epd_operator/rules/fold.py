@@ -69,8 +69,8 @@ class Blind:
     """A function that was replaced by a guess.
 
     Attributes:
-        name: what the function finds out.
-        when: under which condition the guess may be wrong, folded.
+        name: What the function finds out.
+        when: Under which condition the guess may be wrong, folded.
     """
 
     name: str
@@ -82,8 +82,8 @@ class Folded:
     """A folded expression.
 
     Attributes:
-        expr: the expression.
-        blind: the guesses that it rests on.
+        expr: The expression.
+        blind: The guesses that it rests on.
     """
 
     expr: Expr
@@ -94,10 +94,10 @@ class Folder:
     """Folds expressions of one engine; the same expression gives the same object.
 
     Args:
-        rank: place of the version in the order of profiles; None keeps the question open, as `RANK`.
-        checkpoint: facts of the checkpoint.
-        owned: flags that the operator sets, as expressions over the spec.
-        knows: whether a role takes a flag from the user.
+        rank: Place of the version in the order of profiles; None keeps the question open, as `RANK`.
+        checkpoint: Facts of the checkpoint.
+        owned: Flags that the operator sets, as expressions over the spec.
+        knows: Whether a role takes a flag from the user.
     """
 
     def __init__(

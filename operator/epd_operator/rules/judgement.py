@@ -40,11 +40,11 @@ class Judgement:
     """What the rules say.
 
     Attributes:
-        findings: everything found, errors first.
-        version: the version whose rules were applied.
-        approximate: the version asked for has no rules of its own.
-        asked: the version asked for; empty when no rules were applied.
-        resolved: by role, what the engine makes of its flags; names are the engine's own where it has one.
+        findings: Everything found, errors first.
+        version: The version whose rules were applied.
+        approximate: The version asked for has no rules of its own.
+        asked: The version asked for; empty when no rules were applied.
+        resolved: By role, what the engine makes of its flags; names are the engine's own where it has one.
     """
 
     findings: tuple[Finding, ...]
@@ -70,10 +70,10 @@ def judge_command_line(
     """Judge a bare command line as the engine would.
 
     Args:
-        bench: the engine, its version and platform; `bare` is set.
-        argv: the words after the program; the role is read from them, as the engine does.
-        env: environment variables.
-        checkpoint: facts of another checkpoint than the released one.
+        bench: The engine, its version and platform; `bare` is set.
+        argv: The words after the program; the role is read from them, as the engine does.
+        env: Environment variables.
+        checkpoint: Facts of another checkpoint than the released one.
     """
     parsed = commandline.parse(argv, bench.catalogue("aggregated"))
     broken = [
@@ -123,11 +123,11 @@ def judge_spec(
     """Judge a spec; what has the wrong type in it counts as absent.
 
     Args:
-        ruleset: the engine that `spec.engine.type` names.
-        resolved: the version whose rules apply.
-        document: the whole object as the user wrote it.
-        advisories: what is known of single builds.
-        refused: fields that the schema refuses.
+        ruleset: The engine that `spec.engine.type` names.
+        resolved: The version whose rules apply.
+        document: The whole object as the user wrote it.
+        advisories: What is known of single builds.
+        refused: Fields that the schema refuses.
     """
     spec = mapping(document.get("spec"))
     engine = mapping(spec.get("engine"))
@@ -344,7 +344,7 @@ def _acknowledgements(bench: Bench, findings: Sequence[Finding]) -> Iterator[Fin
 def _judgement(bench: Bench, findings: Sequence[Finding], processes: Mapping[str, Process]) -> Judgement:
     order = {role: place for place, role in enumerate(("", *names.ROLES))}
     # A severity sorts by its first letter: errors before warnings.
-    ranked = sorted(findings, key=lambda found: (found.severity, order.get(found.role, 9), found.rule))
+    ranked = sorted(findings, key=lambda result: (result.severity, order.get(result.role, 9), result.rule))
     resolved = {
         role: {value.name: value.value(process) for value in bench.ruleset.resolved}
         for role, process in processes.items()

@@ -20,14 +20,14 @@ class Process:
     Attributes:
         role: `encode`, `prefill`, `decode` or `aggregated`.
         platform: `cuda-sm90`, `cuda-sm100`, `hip-gfx950` or `cpu`.
-        rank: place of the judged version in the order of profiles.
-        args: flags as written, by canonical name, only those whose value has the right type.
-        env: environment as written.
-        checkpoint: facts of the checkpoint.
-        owned: flags that the operator sets, as expressions over the spec; empty on a bare command line.
-        document: the spec as written; empty on a bare command line.
-        siblings: the processes of the other roles of the same spec.
-        dropped: flags as written whose value was no use.
+        rank: Place of the judged version in the order of profiles.
+        args: Flags as written, by canonical name, only those whose value has the right type.
+        env: Environment as written.
+        checkpoint: Facts of the checkpoint.
+        owned: Flags that the operator sets, as expressions over the spec; empty on a bare command line.
+        document: The spec as written; empty on a bare command line.
+        siblings: The processes of the other roles of the same spec.
+        dropped: Flags as written whose value was no use.
     """
 
     role: str
@@ -57,13 +57,13 @@ class Process:
 
     def field(self, path: str) -> Value:
         """Typed field of the role."""
-        found: Value = read(self.document, f"roles.{self.role}.{path}")
-        return found
+        value: Value = read(self.document, f"roles.{self.role}.{path}")
+        return value
 
     def spec(self, path: str) -> Value:
         """Typed field of the spec."""
-        found: Value = read(self.document, path)
-        return found
+        value: Value = read(self.document, path)
+        return value
 
     def model(self, name: str) -> Value:
         """A fact of the checkpoint."""
@@ -84,12 +84,12 @@ class Process:
 
 def read(document: Mapping[str, Any], path: str) -> Any:
     """What stands at a dotted path, or None; a quantity stays as written."""
-    found: Any = document
+    result: Any = document
     for part in path.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(result, Mapping) or part not in result:
             return None
-        found = found[part]
-    return found
+        result = result[part]
+    return result
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

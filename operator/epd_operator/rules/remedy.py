@@ -68,13 +68,13 @@ def _scalar(spec: FlagSpec, value: Any) -> str:
 def _respelt(value: Any) -> list[Any]:
     """The same value in other types, the likeliest first."""
     if isinstance(value, str):
-        found: list[Any] = [_BOOLEANS[value.lower()]] if value.lower() in _BOOLEANS else []
+        result: list[Any] = [_BOOLEANS[value.lower()]] if value.lower() in _BOOLEANS else []
         for read in (int, float):
             try:
-                found.append(read(value))
+                result.append(read(value))
             except ValueError:
                 continue
-        return found
+        return result
     if isinstance(value, bool):
         # YAML reads a bare on, off, yes or no as a boolean.
         return ["true", "on", "yes"] if value else ["false", "off", "no"]

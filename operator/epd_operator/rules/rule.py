@@ -37,23 +37,23 @@ class Rule:
     """One thing that must not be, or that a user should hear of.
 
     Attributes:
-        id: words with dashes, for ever the same: people acknowledge and search by it.
-        when: true when the rule is broken.
-        sides: what clashes, at least one; flags, variables, fields, or resolved values. A finding shows what stands
+        id: Words with dashes, for ever the same: people acknowledge and search by it.
+        when: True when the rule is broken.
+        sides: What clashes, at least one; flags, variables, fields, or resolved values. A finding shows what stands
             there and which field set it.
-        says: the rule in words, a clause that reads well behind the sides and a colon, such as `decoder replay needs
+        says: The rule in words, a clause that reads well behind the sides and a colon, such as `decoder replay needs
             ...` or `is no ...`; `{name}` stands for a value of `shows`.
-        fix: the way out, a clause in the imperative.
-        source: where it can be read up.
+        fix: The way out, a clause in the imperative.
+        source: Where it can be read up.
         severity: `error` refuses the spec.
-        decided_by: module and function of the engine that decides it; empty when no engine does.
-        roles: whose process is judged; empty for a rule about the spec as a whole, whose parts are all `at(...)`.
-        since: first version, in the order of profiles, that has it; empty: the first.
-        until: first version that no longer has it; empty: never.
-        stated: versions whose own source was read or run; for others that it covers the finding says "inferred".
-        hole: the engine accepts it although it should not: an error on a spec, a warning on a bare command line.
+        decided_by: Module and function of the engine that decides it; empty when no engine does.
+        roles: Whose process is judged; empty for a rule about the spec as a whole, whose parts are all `at(...)`.
+        since: First version, in the order of profiles, that has it; empty: the first.
+        until: First version that no longer has it; empty: never.
+        stated: Versions whose own source was read or run; for others that it covers the finding says "inferred".
+        hole: The engine accepts it although it should not: an error on a spec, a warning on a bare command line.
         overridable: `spec.engine.acknowledge` may turn the error into a warning.
-        shows: computed values that `says` and `fix` speak of.
+        shows: Computed values that `says` and `fix` speak of.
     """
 
     id: str

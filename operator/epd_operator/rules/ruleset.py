@@ -22,15 +22,15 @@ class Ruleset:
 
     Attributes:
         engine_type: `SGLang` or `Reference`.
-        versions: every version, in order; a rule's `since` and `until` refer to it.
-        catalogue: what flags a version knows for a role.
-        owned: flags that the operator sets on a spec, as expressions over the spec.
-        rules: every rule, of all versions.
-        resolved: values worth showing, by name, whether or not a rule reads them.
-        checkpoint: facts of the checkpoint that expressions read.
-        default_platform: platform when the user gives none.
-        environment: variables that the operator sets on every pod.
-        group_environment: variables that are set on every pod of an engine that spans pods.
+        versions: Every version, in order; a rule's `since` and `until` refer to it.
+        catalogue: What flags a version knows for a role.
+        owned: Flags that the operator sets on a spec, as expressions over the spec.
+        rules: Every rule, of all versions.
+        resolved: Values worth showing, by name, whether or not a rule reads them.
+        checkpoint: Facts of the checkpoint that expressions read.
+        default_platform: Platform when the user gives none.
+        environment: Variables that the operator sets on every pod.
+        group_environment: Variables that are set on every pod of an engine that spans pods.
     """
 
     engine_type: str
@@ -78,14 +78,14 @@ class Ruleset:
         """Every resolved value that a rule reads or that is worth showing, by name.
 
         Raises:
-            ValueError: two different values share a name.
+            ValueError: Two different values share a name.
         """
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for root in self._roots():
             for node in walk(root):
-                if isinstance(node, Named) and found.setdefault(node.name, node) is not node:
+                if isinstance(node, Named) and result.setdefault(node.name, node) is not node:
                     raise ValueError(f"two resolved values are called {node.name}")
-        return found
+        return result
 
     def _roots(self) -> Iterator[Expr]:
         yield from self.resolved

@@ -21,13 +21,13 @@ _FIELD: Final = "spec."
 
 def sides(bench: Bench, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
     """What clashes, each part once."""
-    found: list[Side] = []
+    result: list[Side] = []
     for expression in expressions:
         place, bare = process, expression
         while isinstance(bare, At):
             place, bare = place.at(bare.role), bare.body
-        found += [side for side in _sides(bench, bare, place) if side not in found]
-    return tuple(found)
+        result += [side for side in _sides(bench, bare, place) if side not in result]
+    return tuple(result)
 
 
 def settling(side: Expr) -> Sequence[Leaf]:
@@ -128,8 +128,8 @@ def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
     if leaf.source == "flag" and leaf.name in process.owned:
         place = owner_of(bench, leaf.name, process.role)
         if place.startswith(_FIELD):
-            found: Value = read(process.document, place.removeprefix(_FIELD))
-            return leaf.value(process) if isinstance(found, Mapping) else found
+            value: Value = read(process.document, place.removeprefix(_FIELD))
+            return leaf.value(process) if isinstance(value, Mapping) else value
     if leaf.source == "field":
         return process.field(leaf.name)
     return process.spec(leaf.name) if leaf.source == "spec" else leaf.value(process)
@@ -139,10 +139,10 @@ def rests_on_a_fault(bench: Bench, expressions: Sequence[Expr], shown: Sequence[
     """Whether a rule would judge a value that is wrong by itself: that is told once, and not as a clash as well.
 
     Args:
-        bench: names the fields that the schema refuses.
-        expressions: everything that the rule reads.
-        shown: its sides; a flag whose value is no use counts only where it is one of these.
-        process: whose rule it is.
+        bench: Names the fields that the schema refuses.
+        expressions: Everything that the rule reads.
+        shown: Its sides; a flag whose value is no use counts only where it is one of these.
+        process: Whose rule it is.
     """
     for side in shown:
         place, bare = process, side

@@ -30,8 +30,8 @@ class Resolved:
     """The profile that judges a version.
 
     Attributes:
-        version: one of `KNOWN`.
-        approximate: the version has no rules of its own; those of the nearest lower release stand in.
+        version: One of `KNOWN`.
+        approximate: The version has no rules of its own; those of the nearest lower release stand in.
     """
 
     version: str
@@ -67,7 +67,7 @@ def resolve(version: str, policy: Policy) -> Resolved | Refusal:
     """The profile for spec.engine.version.
 
     Args:
-        version: what the user wrote.
+        version: What the user wrote.
         policy: spec.engine.versionPolicy.
     """
     if version in KNOWN:

@@ -36,8 +36,8 @@ class Entry:
     """One cached object.
 
     Attributes:
-        obj: the object without managedFields; pods without most of their spec.
-        fields: what our manager applied, as compact JSON; None when nothing.
+        obj: The object without managedFields; pods without most of their spec.
+        fields: What our manager applied, as compact JSON; None when nothing.
     """
 
     obj: dict[str, Any]
@@ -139,10 +139,10 @@ class Cache:
         """Take over a complete list.
 
         Args:
-            kind: kind that was listed.
-            namespace: namespace that was listed; None for all.
-            items: everything in it.
-            version: resourceVersion of the list.
+            kind: Kind that was listed.
+            namespace: Namespace that was listed; None for all.
+            items: Everything in it.
+            version: ResourceVersion of the list.
 
         Returns:
             What is news, and what had vanished unseen.

@@ -37,20 +37,20 @@ class Config:
     """Settings of one operator process.
 
     Attributes:
-        scope: namespaces to watch.
-        namespace: namespace of the Lease (the operator's own).
-        identity: lease identity, unique per process.
-        lease: name of the Lease.
-        timing: lease timing.
-        router_image: default router image.
-        worker_image: default image of the Reference engine.
-        rdma_resource: name under which the cluster's device plugin offers RDMA devices.
-        advisories: engine builds known to misbehave.
-        workers: reconciliations at once.
-        metrics_port: port of /metrics; 0 picks a free one.
-        probes_port: port of /healthz and /readyz; 0 picks a free one.
-        registrar_port: port on which router pods answer `GET /state`.
-        resync_seconds: how often everything is listed and reconciled anew.
+        scope: Namespaces to watch.
+        namespace: Namespace of the Lease (the operator's own).
+        identity: Lease identity, unique per process.
+        lease: Name of the Lease.
+        timing: Lease timing.
+        router_image: Default router image.
+        worker_image: Default image of the Reference engine.
+        rdma_resource: Name under which the cluster's device plugin offers RDMA devices.
+        advisories: Engine builds known to misbehave.
+        workers: Reconciliations at once.
+        metrics_port: Port of /metrics; 0 picks a free one.
+        probes_port: Port of /healthz and /readyz; 0 picks a free one.
+        registrar_port: Port on which router pods answer `GET /state`.
+        resync_seconds: How often everything is listed and reconciled anew.
     """
 
     scope: Scope = field(default_factory=Scope)
@@ -78,7 +78,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
     """Read the environment.
 
     Raises:
-        ConfigError: something is wrong; all faults in one message.
+        ConfigError: Something is wrong; all faults in one message.
     """
     faults: list[str] = []
     raw = environ.get("EPD_WATCH_NAMESPACE", "")

@@ -43,8 +43,8 @@ def differs(rendered: Mapping[str, Any], live: Mapping[str, Any], fields: str | 
     """True when applying `rendered` could change `live`.
 
     Args:
-        rendered: the object as planned.
-        live: the object as stored, defaults included.
+        rendered: The object as planned.
+        live: The object as stored, defaults included.
         fields: `owned` of the stored object.
     """
     if fields is None:

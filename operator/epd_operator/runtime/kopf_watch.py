@@ -45,35 +45,35 @@ class NoEssence(kopf.DiffBaseStorage):
 
 def settings() -> kopf.OperatorSettings:
     """Kopf's settings; why each one: it must not write, not scan, and notice a dead stream."""
-    found = kopf.OperatorSettings()
-    found.posting.enabled = False
-    found.peering.standalone = True
-    found.scanning.disabled = True  # no reads of CRDs or namespaces, in either scope
-    found.watching.chunk_size = 500
-    found.watching.server_timeout = 300
-    found.watching.client_timeout = 330
-    found.watching.inactivity_timeout = 70
-    found.networking.request_timeout = 30
-    found.networking.connect_timeout = 5
-    found.networking.error_backoffs = (0.5, 1, 2, 4, 8)
-    found.persistence.diffbase_storage = NoEssence()
-    found.process.ultimate_exiting_timeout = None  # we end the process ourselves
+    result = kopf.OperatorSettings()
+    result.posting.enabled = False
+    result.peering.standalone = True
+    result.scanning.disabled = True  # no reads of CRDs or namespaces, in either scope
+    result.watching.chunk_size = 500
+    result.watching.server_timeout = 300
+    result.watching.client_timeout = 330
+    result.watching.inactivity_timeout = 70
+    result.networking.request_timeout = 30
+    result.networking.connect_timeout = 5
+    result.networking.error_backoffs = (0.5, 1, 2, 4, 8)
+    result.persistence.diffbase_storage = NoEssence()
+    result.process.ultimate_exiting_timeout = None  # we end the process ourselves
     for kind in WATCHED:
         labels = selector(kind)
         if labels:
-            found.watching.label_selectors[kind.group, kind.version, kind.plural] = labels
-    return found
+            result.watching.label_selectors[kind.group, kind.version, kind.plural] = labels
+    return result
 
 
 def registry(connection: Connection, intake: Intake, seen: Callable[[Kind, str], None]) -> kopf.OperatorRegistry:
     """Handlers for the custom resource, every owned kind and pods; each only takes note.
 
     Args:
-        connection: the shared session; renewed when kopf found its credentials refused.
-        intake: takes the news.
-        seen: told kind and namespace of every event that was handled.
+        connection: The shared session; renewed when kopf found its credentials refused.
+        intake: Takes the news.
+        seen: Told kind and namespace of every event that was handled.
     """
-    found = kopf.OperatorRegistry()
+    result = kopf.OperatorRegistry()
     logins = 0
 
     async def login(**_: Any) -> kopf.AiohttpSession:
@@ -84,12 +84,12 @@ def registry(connection: Connection, intake: Intake, seen: Callable[[Kind, str],
         url, session = await connection.open()
         return kopf.AiohttpSession(server=url, aiohttp_session=session)
 
-    kopf.on.login(registry=found)(login)
+    kopf.on.login(registry=result)(login)
     for kind in WATCHED:
-        kopf.on.event(kind.group, kind.version, kind.plural, registry=found, id=kind.resource)(
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=result, id=kind.resource)(
             _handler(kind, intake, seen)
         )
-    return found
+    return result
 
 
 def _handler(kind: Kind, intake: Intake, seen: Callable[[Kind, str], None]) -> Callable[..., Awaitable[None]]:
@@ -108,12 +108,12 @@ class Stumbles(logging.Handler):
     """Hears of events that kopf could not handle: it logs them, goes on with the next, and tells nobody.
 
     Args:
-        told: given the words of each.
+        told: Given the words of each.
     """
 
-    def __init__(self, told: Callable[[str], None]) -> None:
+    def __init__(self, reported: Callable[[str], None]) -> None:
         super().__init__(logging.ERROR)
-        self._told = told
+        self._told = reported
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -125,9 +125,9 @@ class Edge:
     """Kopf, running inside our event loop.
 
     Args:
-        handlers: see `registry`.
-        scope: what is watched.
-        stumbled: told of every event that could not be handled.
+        handlers: See `registry`.
+        scope: What is watched.
+        stumbled: Told of every event that could not be handled.
     """
 
     def __init__(self, handlers: kopf.OperatorRegistry, scope: Scope, stumbled: Callable[[str], None]) -> None:

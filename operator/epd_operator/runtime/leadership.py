@@ -27,11 +27,11 @@ class Leadership:
     """Takes, keeps and gives back the Lease.
 
     Args:
-        config: names, identity and timing.
-        load: reads the cluster configuration.
-        observe: told about every request, see `Connection`.
-        changed: told True on winning and False on losing or releasing; called in the thread.
-        lost: called in the thread at once when the lease is lost.
+        config: Names, identity and timing.
+        load: Reads the cluster configuration.
+        observe: Told about every request, see `Connection`.
+        changed: Told True on winning and False on losing or releasing; called in the thread.
+        lost: Called in the thread at once when the lease is lost.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Leadership:
         """Return when the lease is ours; from then on it is kept.
 
         Raises:
-            CredentialError: nothing usable is configured.
+            CredentialError: Nothing usable is configured.
         """
         self._thread.start()
         await self._there(self._acquire())

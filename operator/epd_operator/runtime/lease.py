@@ -50,8 +50,8 @@ class Sight:
     """The record as last seen.
 
     Attributes:
-        lease: the Lease object; None when there is none.
-        at: local monotonic time at which this content was first seen.
+        lease: The Lease object; None when there is none.
+        at: Local monotonic time at which this content was first seen.
     """
 
     lease: Mapping[str, Any] | None
@@ -82,13 +82,13 @@ class Election:
     """One candidate.
 
     Args:
-        leases: transport to the API server.
-        namespace: where the Lease lives.
-        name: its name.
-        identity: who we are; must differ between processes, also between two runs of one pod.
-        timing: see `Timing`.
-        clock: monotonic seconds.
-        changed: told True on winning and False on losing or releasing.
+        leases: Transport to the API server.
+        namespace: Where the Lease lives.
+        name: Its name.
+        identity: Who we are; must differ between processes, also between two runs of one pod.
+        timing: See `Timing`.
+        clock: Monotonic seconds.
+        changed: Told True on winning and False on losing or releasing.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class Election:
 
     async def acquire(self) -> None:
         """Return when the lease is ours; errors are logged and tried again."""
-        said = None
+        message = None
         while not await self._try():
             holder = self._sight.spec.get("holderIdentity")
-            if holder != said:
-                said = holder
+            if holder != message:
+                message = holder
                 log.info("standing by", extra={"holder": holder})
             await asyncio.sleep(self._timing.retry)
         self._changed(True)

@@ -30,7 +30,7 @@ class Pulse:
     """When each watch last showed life.
 
     Args:
-        clock: monotonic seconds.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

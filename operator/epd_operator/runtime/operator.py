@@ -64,9 +64,9 @@ class Operator:
     """Everything wired together.
 
     Args:
-        config: settings of this process.
-        load: reads the cluster configuration, see `kube.load_configuration`.
-        die: ends the process at once when the lease is lost.
+        config: Settings of this process.
+        load: Reads the cluster configuration, see `kube.load_configuration`.
+        die: Ends the process at once when the lease is lost.
     """
 
     def __init__(
@@ -268,14 +268,14 @@ class Operator:
         await record.post(self._cluster, custom, events, self._config.identity)
 
     async def _wait_for_crd(self) -> None:
-        said = False
+        message = False
         while True:
             try:
                 await self._cluster.list(CUSTOM, self._config.scope.lists[0])
             except NotFound:
-                if not said:
+                if not message:
                     log.warning("waiting for the CRD", extra={"crd": CUSTOM.resource})
-                said = True
+                message = True
             except ApiError as error:
                 log.warning("custom resources cannot be listed", extra={"error": str(error)})
             else:

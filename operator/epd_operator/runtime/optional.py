@@ -31,8 +31,8 @@ class OptionalWatch:
 
     Args:
         cluster: transport.
-        intake: takes lists and events.
-        pulse: told about every sign of life.
+        intake: Takes lists and events.
+        pulse: Told about every sign of life.
         scope: namespaces.
     """
 

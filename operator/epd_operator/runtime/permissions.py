@@ -24,12 +24,12 @@ class Permission:
 
     Attributes:
         group: API group; empty for the core group.
-        resources: plural names, with `/subresource` where it is one.
+        resources: Plural names, with `/subresource` where it is one.
         verbs: RBAC verbs.
-        why: what the operator does with them.
-        names: resourceNames; empty for all.
-        scope: which role carries the rule.
-        implicit: verbs that admission or the apply handler checks inside another request, so that they are needed
+        why: What the operator does with them.
+        names: ResourceNames; empty for all.
+        scope: Which role carries the rule.
+        implicit: Verbs that admission or the apply handler checks inside another request, so that they are needed
             although no audit log ever shows them.
     """
 

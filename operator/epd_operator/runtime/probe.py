@@ -18,7 +18,7 @@ class Server:
     """One HTTP server with GET handlers.
 
     Args:
-        port: port to listen on; 0 picks a free one.
+        port: Port to listen on; 0 picks a free one.
     """
 
     def __init__(self, port: int) -> None:

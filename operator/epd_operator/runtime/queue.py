@@ -71,8 +71,8 @@ class WorkQueue(Generic[K]):
     """Keys waiting to be reconciled.
 
     Args:
-        meter: told about every movement.
-        uniform: source of the full jitter, `uniform(low, high)`.
+        meter: Told about every movement.
+        uniform: Source of the full jitter, `uniform(low, high)`.
     """
 
     def __init__(self, meter: Meter | None = None, uniform: Callable[[float, float], float] = random.uniform) -> None:
@@ -142,7 +142,7 @@ class WorkQueue(Generic[K]):
         """The next key; call `done` with it afterwards.
 
         Raises:
-            Closed: the queue was closed.
+            Closed: The queue was closed.
         """
         loop = asyncio.get_running_loop()
         while not self._line:

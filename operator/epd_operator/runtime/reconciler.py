@@ -72,13 +72,13 @@ class Memory:
     """What is remembered about one custom resource between reconciliations; losing it costs a few reads.
 
     Attributes:
-        uid: whom this is about; a namesake starts afresh.
-        leaving_until: monotonic time before which nothing is tried, because the namespace was found to be going away.
-        conflicts: foreign objects found at the last attempt.
-        failures: errors of the last attempt, one line each.
-        settled: per child, digest of what was applied and of what the server made of it, where the two differ for
+        uid: Whom this is about; a namesake starts afresh.
+        leaving_until: Monotonic time before which nothing is tried, because the namespace was found to be going away.
+        conflicts: Foreign objects found at the last attempt.
+        failures: Errors of the last attempt, one line each.
+        settled: Per child, digest of what was applied and of what the server made of it, where the two differ for
             good (an admission plug-in rewrites a field); such an object is applied again only when one of them changes.
-        verified: per child, resourceVersion and digest of the plan's object that were found to agree: most events leave
+        verified: Per child, resourceVersion and digest of the plan's object that were found to agree: most events leave
             most children as they were, and telling so anew is the dearest part of a reconciliation.
     """
 
@@ -95,8 +95,8 @@ class Outcome:
     """What the worker does with the key next.
 
     Attributes:
-        result: controller-runtime's word: success, requeue, requeue_after or error.
-        after: seconds until the next look, or None.
+        result: Controller-runtime's word: success, requeue, requeue_after or error.
+        after: Seconds until the next look, or None.
     """
 
     result: str
@@ -118,13 +118,13 @@ class Reconciler:
 
     Args:
         cluster: transport.
-        cache: what is known; written through.
-        routers: registrar documents.
-        settings: release settings for the plan.
-        applied: told about every write with kind and outcome.
-        record: posts Events.
+        cache: What is known; written through.
+        routers: Registrar documents.
+        settings: Release settings for the plan.
+        applied: Told about every write with kind and outcome.
+        record: Posts Events.
         planner: `plan`, or a stand-in.
-        clock: monotonic seconds.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Reconciler:
         """Bring one custom resource to rest.
 
         Raises:
-            ApiError: the API server cannot be worked with right now (no answer, overload, bad credentials).
+            ApiError: The API server cannot be worked with right now (no answer, overload, bad credentials).
         """
         custom = self._cache.get(CUSTOM, *key)
         if custom is None or custom["metadata"].get("deletionTimestamp"):
@@ -268,7 +268,7 @@ class Reconciler:
         from the plan one day would not remove it; so its traces in managedFields are wiped before the apply.
 
         Raises:
-            Invalid: the plan's object itself breaks a rule.
+            Invalid: The plan's object itself breaks a rule.
         """
         patched = await self._cluster.merge(kind, obj, REPAIR)
         metadata = patched["metadata"]
@@ -280,10 +280,10 @@ class Reconciler:
     async def _look_up(self, kind: Kind, namespace: str, name: str) -> Entry | None:
         """What holds a name that the cache does not show as ours: nobody, a stranger, or ours without its label."""
         try:
-            found = await self._cluster.get(kind, namespace, name)
+            result = await self._cluster.get(kind, namespace, name)
         except NotFound:
             return None
-        return Entry(found, owned(found, MANAGER))
+        return Entry(result, owned(result, MANAGER))
 
     async def _prune(self, target: Plan, custom: Mapping[str, Any]) -> None:
         namespace = custom["metadata"]["namespace"]

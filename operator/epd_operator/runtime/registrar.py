@@ -58,10 +58,10 @@ class Poller:
     """Polls the registrars of every followed custom resource.
 
     Args:
-        cache: knows the router pods.
-        enqueue: called when a resource's documents change.
-        fetch: coroutine function, URL to document; raises OSError, ValueError or aiohttp's errors.
-        port: where registrars answer.
+        cache: Knows the router pods.
+        enqueue: Called when a resource's documents change.
+        fetch: Coroutine function, URL to document; raises OSError, ValueError or aiohttp's errors.
+        port: Where registrars answer.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class Scope:
     """Where to look.
 
     Attributes:
-        namespaces: the watched namespaces; empty for the whole cluster.
+        namespaces: The watched namespaces; empty for the whole cluster.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def kind_of(obj: Any) -> Kind:
     """The kind of a planned or watched object.
 
     Raises:
-        LookupError: the plan names a kind that is neither watched nor granted by RBAC.
+        LookupError: The plan names a kind that is neither watched nor granted by RBAC.
     """
     name = (obj["apiVersion"], obj["kind"])
     if name not in _BY_NAME:

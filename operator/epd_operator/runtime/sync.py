@@ -31,10 +31,10 @@ class Sync:
 
     Args:
         cluster: transport.
-        intake: takes the lists.
-        pulse: told about kopf's streams.
+        intake: Takes the lists.
+        pulse: Told about kopf's streams.
         scope: namespaces.
-        every: seconds between two complete rounds; 10 % of jitter is added.
+        every: Seconds between two complete rounds; 10 % of jitter is added.
     """
 
     def __init__(self, cluster: Cluster, intake: Intake, pulse: Pulse, scope: Scope, every: float) -> None:

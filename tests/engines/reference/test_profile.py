@@ -39,9 +39,9 @@ def faults(roles: dict[str, Any] | None = None, version: str = "0.1", **more: An
             **more,
         },
     }
-    found = validate(document).findings
-    assert all(str(finding).startswith(f"[{finding.rule}] ") for finding in found)
-    return [str(finding).split("] ", 1)[1].removesuffix(" (0.1 on cpu)") for finding in found]
+    judgement = validate(document).findings
+    assert all(str(finding).startswith(f"[{finding.rule}] ") for finding in judgement)
+    return [str(finding).split("] ", 1)[1].removesuffix(" (0.1 on cpu)") for finding in judgement]
 
 
 def test_lookup_knows_exactly_the_released_version() -> None:
@@ -97,24 +97,26 @@ def test_an_unknown_flag_with_no_near_name_is_to_be_removed() -> None:
 
 
 def test_flags_of_other_roles_are_unknown_to_the_encoder() -> None:
-    (found,) = faults({"encode": {"args": {"page-size": 64}}})
-    assert found.startswith("spec.roles.encode.args.page-size = 64: is no flag of 0.1")
+    (actual,) = faults({"encode": {"args": {"page-size": 64}}})
+    assert actual.startswith("spec.roles.encode.args.page-size = 64: is no flag of 0.1")
 
 
 def test_identity_flags_must_agree_as_they_resolve() -> None:
-    (found,) = faults({"decode": {"args": {"page-size": 32}}})
-    assert found.startswith("spec.roles.prefill.args.page-size not set, so 64, spec.roles.decode.args.page-size = 32: ")
+    (actual,) = faults({"decode": {"args": {"page-size": 32}}})
+    assert actual.startswith(
+        "spec.roles.prefill.args.page-size not set, so 64, spec.roles.decode.args.page-size = 32: "
+    )
     assert faults({"decode": {"args": {"page-size": 64}}}) == []
-    (found,) = faults({"prefill": {"args": {"kv-cache-dtype": "bf16"}}})
-    assert found.startswith(
+    (actual,) = faults({"prefill": {"args": {"kv-cache-dtype": "bf16"}}})
+    assert actual.startswith(
         "spec.roles.prefill.args.kv-cache-dtype = bf16, spec.roles.decode.args.kv-cache-dtype not set, so fp4: "
     )
     assert faults({role: {"args": {"kv-cache-dtype": "bf16"}} for role in ("prefill", "decode")}) == []
 
 
 def test_a_value_that_is_wrong_by_itself_is_told_once() -> None:
-    found = faults({"prefill": {"args": {"page-size": [1, 2], "window-cache-tokens": "abc"}}})
-    assert found == [
+    actual = faults({"prefill": {"args": {"page-size": [1, 2], "window-cache-tokens": "abc"}}})
+    assert actual == [
         (
             "spec.roles.prefill.args.page-size = [1, 2]: must be a whole number, not a list: "
             "give one value, without brackets"
@@ -137,12 +139,12 @@ def test_a_default_written_out_is_no_identity() -> None:
 
 
 def test_every_fault_is_found_at_once() -> None:
-    found = faults(
+    actual = faults(
         {"prefill": {"args": {"window-cache-tokens": -1, "host": "x"}, "env": {"POD_IP": "1"}}},
         model={"path": "a/b", "revision": "1"},
         transfer={"backend": "mooncake", "bootstrapPort": 30000},
     )
-    assert sorted(line.split(" ", 1)[0].rstrip(":") for line in found) == [
+    assert sorted(line.split(" ", 1)[0].rstrip(":") for line in actual) == [
         "spec.model.path",
         "spec.roles.prefill.args.host",
         "spec.roles.prefill.args.window-cache-tokens",
@@ -217,16 +219,16 @@ def test_replay_defaults_are_the_engine_s() -> None:
 )
 def test_the_replay_fields_are_flags_of_prefill(fields: dict[str, Any], flags: dict[str, str]) -> None:
     whole = spec({"prefill": fields})
-    found = {name: value for name, value in effective_args("prefill", whole).items() if "replay" in name}
-    assert found == flags
-    words = REFERENCE.command("prefill", context(None, found))
+    actual = {name: value for name, value in effective_args("prefill", whole).items() if "replay" in name}
+    assert actual == flags
+    words = REFERENCE.command("prefill", context(None, actual))
     assert all(f"--{name} {value}" in " ".join(words) for name, value in flags.items())
     followed = {name: value for name, value in flags.items() if name == "decoder-replay"}
     assert {name: value for name, value in effective_args("decode", whole).items() if "replay" in name} == followed
-    assert REFERENCE.identity(whole, "prefill", found) == {
+    assert REFERENCE.identity(whole, "prefill", actual) == {
         name: value for name, value in flags.items() if value != REFERENCE.args("prefill")[name].default
     }
-    facts = REFERENCE.facts(whole, {"prefill": found, "decode": {}})
+    facts = REFERENCE.facts(whole, {"prefill": actual, "decode": {}})
     assert facts.replay == ("Off" if fields.get("decoderReplay") == "Off" else "On")
 
 
@@ -241,7 +243,7 @@ OFF: dict[str, Any] = {"decoderReplay": "Off"}
 
 
 @pytest.mark.parametrize(
-    ("prefill", "told"),
+    ("prefill", "message"),
     [
         ({"encoderReplay": True, "args": {"chunked-prefill-size": 192}}, ""),
         (
@@ -262,10 +264,10 @@ OFF: dict[str, Any] = {"decoderReplay": "Off"}
         ({"encoderReplay": True, "args": {"window-cache-tokens": 0}}, ""),
     ],
 )
-def test_replay_that_cannot_work_is_told(prefill: dict[str, Any], told: str) -> None:
-    found = faults({"prefill": prefill})
-    assert len(found) == bool(told), found
-    assert all(told in line for line in found)
+def test_replay_that_cannot_work_is_told(prefill: dict[str, Any], message: str) -> None:
+    actual = faults({"prefill": prefill})
+    assert len(actual) == bool(message), actual
+    assert all(message in line for line in actual)
 
 
 def test_only_what_the_engine_would_refuse_is_an_error() -> None:
@@ -290,14 +292,14 @@ def test_only_what_the_engine_would_refuse_is_an_error() -> None:
 
 
 def test_a_page_holds_whole_pairs() -> None:
-    found = faults({role: {"args": {"page-size": 31}} for role in ("prefill", "decode")})
-    assert [line.split(": ")[-1] for line in found] == ["use an even number, such as 32"] * 2
+    actual = faults({role: {"args": {"page-size": 31}} for role in ("prefill", "decode")})
+    assert [line.split(": ")[-1] for line in actual] == ["use an even number, such as 32"] * 2
 
 
 @pytest.mark.parametrize(("read", "word"), [(False, "off"), (True, "on")])
 def test_a_bare_on_or_off_is_to_be_quoted(read: bool, word: str) -> None:
-    (found,) = faults({"decode": {"args": {"prefix-cache": read}}})
-    assert found.endswith(f'must be one of on, off: quote it: "{word}"')
+    (actual,) = faults({"decode": {"args": {"prefix-cache": read}}})
+    assert actual.endswith(f'must be one of on, off: quote it: "{word}"')
 
 
 def test_without_an_encode_role_images_are_refused_by_prefill_and_decode_alike() -> None:
@@ -315,8 +317,8 @@ def test_draining_ends_before_the_kubelet_kills(grace: int, drain: int) -> None:
 
 
 def test_a_pool_smaller_than_a_page_is_refused() -> None:
-    (found,) = faults({"decode": {"args": {"max-total-tokens": 32}}})
-    assert found.endswith("all pages together must hold at least one page: raise max-total-tokens or lower page-size")
+    (actual,) = faults({"decode": {"args": {"max-total-tokens": 32}}})
+    assert actual.endswith("all pages together must hold at least one page: raise max-total-tokens or lower page-size")
 
 
 def test_without_a_model_path_the_image_s_checkpoint_is_used() -> None:

@@ -56,24 +56,24 @@ def document(
     }
 
 
-def told(*parts: Any, **more: Any) -> set[str]:
+def rule_ids(*parts: Any, **more: Any) -> set[str]:
     return {finding.rule for finding in validate(document(*parts, **more)).findings}
 
 
 def options(role: names.RoleName, whole: dict[str, Any]) -> Any:
     """What the engine reads from the command line of a role's pods."""
     parsed = api.parse(whole)
-    found = effective(parsed, REFERENCE)
+    actual = effective(parsed, REFERENCE)
     context = Context(
         document={},
         platform="cpu",
-        served_name=found.served_name,
+        served_name=actual.served_name,
         model_path=None,
-        bootstrap_port=found.bootstrap_port,
-        args=found.roles[role].args,
+        bootstrap_port=actual.bootstrap_port,
+        args=actual.roles[role].args,
         layout_key="00ff",
-        tenant=found.tenant,
-        pool=REFERENCE.reads_pool(role, exists=found.swa_pool is not None),
+        tenant=actual.tenant,
+        pool=REFERENCE.reads_pool(role, exists=actual.swa_pool is not None),
     )
     _program, *words = REFERENCE.command(role, context)
     return parse_command_line([word.replace("$(POD_IP)", "10.0.0.1") for word in words])
@@ -121,8 +121,8 @@ def test_nothing_of_a_pool_and_no_folder_is_in_the_compatibility_key() -> None:
 
 @pytest.mark.parametrize("flag", ["swa-pool-config", "tenant"])
 def test_where_the_pool_is_and_whose_it_is_belongs_to_the_operator(flag: str) -> None:
-    assert told(prefill={"args": {flag: "x"}}) == {"flag-owned"}
-    assert told(decode={"args": {flag: "x"}}) == {"flag-owned"}
+    assert rule_ids(prefill={"args": {flag: "x"}}) == {"flag-owned"}
+    assert rule_ids(decode={"args": {flag: "x"}}) == {"flag-owned"}
 
 
 MIXED: list[tuple[str, dict[str, Any]]] = [
@@ -140,8 +140,8 @@ MIXED: list[tuple[str, dict[str, Any]]] = [
 def test_a_rule_about_the_pool_keeps_quiet_without_one(rule: str, change: dict[str, Any]) -> None:
     change = dict(change)
     pool = change.pop("pool", {})
-    assert rule in told({"mode": "Valkey", **pool}, **change)
-    assert rule not in told({"mode": "Disabled", **pool}, **change)
+    assert rule in rule_ids({"mode": "Valkey", **pool}, **change)
+    assert rule not in rule_ids({"mode": "Disabled", **pool}, **change)
 
 
 REMOTE: list[dict[str, Any]] = [
@@ -154,7 +154,7 @@ REMOTE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", REMOTE)
 def test_what_concerns_servers_alone_is_not_said_of_a_pool_in_process(change: dict[str, Any]) -> None:
     change = dict(change)
-    assert not told({"mode": "InProcess", **change.pop("pool", {})}, **change) & {
+    assert not rule_ids({"mode": "InProcess", **change.pop("pool", {})}, **change) & {
         "reference-pool-deadline-short",
         "reference-pool-open",
     }
@@ -163,7 +163,7 @@ def test_what_concerns_servers_alone_is_not_said_of_a_pool_in_process(change: di
 @pytest.mark.parametrize(("replicas", "speaks"), [(None, False), (0, False), (1, False), (2, True)])
 def test_several_pods_with_a_pool_each_are_told(replicas: int | None, speaks: bool) -> None:
     prefill = {} if replicas is None else {"replicas": replicas}
-    assert ("reference-pool-apart" in told({"mode": "InProcess"}, prefill)) == speaks
+    assert ("reference-pool-apart" in rule_ids({"mode": "InProcess"}, prefill)) == speaks
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def test_several_pods_with_a_pool_each_are_told(replicas: int | None, speaks: bo
 )
 def test_a_port_that_mooncake_may_take_is_refused(mode: str, port: int | None, speaks: bool) -> None:
     transfer = {} if port is None else {"bootstrapPort": port}
-    assert ("reference-pool-ports" in told({"mode": mode}, transfer=transfer)) == speaks
+    assert ("reference-pool-ports" in rule_ids({"mode": mode}, transfer=transfer)) == speaks
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096))
 def test_windows_in_process_and_the_engine_fit_into_the_pod(pool: int, pod: int) -> None:
-    found = told({"mode": "InProcess", "memory": f"{pool}Mi"}, {"resources": {"memory": f"{pod}Mi"}})
-    assert ("reference-pool-memory" in found) == (pool + 512 > pod)
+    actual = rule_ids({"mode": "InProcess", "memory": f"{pool}Mi"}, {"resources": {"memory": f"{pod}Mi"}})
+    assert ("reference-pool-memory" in actual) == (pool + 512 > pod)
 
 
 def test_a_pod_left_alone_has_room_for_a_pool_in_process_left_alone() -> None:
-    assert told({"mode": "InProcess"}) == set()
+    assert rule_ids({"mode": "InProcess"}) == set()
 
 
 @pytest.mark.parametrize("cache_type", ["fp4", "bf16"])
@@ -213,15 +213,15 @@ def test_the_least_memory_is_that_of_the_servers() -> None:
 @settings(max_examples=30)
 def test_a_pool_holds_a_window_of_every_request_that_runs(mode: str, running: int, kib: int) -> None:
     args = {"max-running-requests": running}
-    found = told({"mode": mode, "memory": f"{kib}Ki"}, {"args": args, "resources": {"memory": "4Gi"}})
+    actual = rule_ids({"mode": mode, "memory": f"{kib}Ki"}, {"args": args, "resources": {"memory": "4Gi"}})
     room = kib * 1024 - (2**20 if mode == "Valkey" else 0)
-    assert ("reference-pool-small" in found) == (room < running * 33792)
+    assert ("reference-pool-small" in actual) == (room < running * 33792)
 
 
 def test_the_windows_of_another_checkpoint_are_not_guessed() -> None:
     tiny = {"mode": "Valkey", "memory": "1Ki"}
-    assert "reference-pool-small" in told(tiny)
-    assert "reference-pool-small" not in told(tiny, model={"path": "/model", "revision": "1"})
+    assert "reference-pool-small" in rule_ids(tiny)
+    assert "reference-pool-small" not in rule_ids(tiny, model={"path": "/model", "revision": "1"})
 
 
 REPLAY: list[tuple[dict[str, Any], tuple[str, str]]] = [
@@ -236,15 +236,15 @@ def test_decode_stores_windows_of_the_layers_that_prefill_looks_for(
     prefill: dict[str, Any], splits: tuple[str, str]
 ) -> None:
     whole = document({"mode": "Valkey"}, prefill)
-    assert told({"mode": "Valkey"}, prefill) <= {"reference-replay-preset-idle"}
+    assert rule_ids({"mode": "Valkey"}, prefill) <= {"reference-replay-preset-idle"}
     for role in ("prefill", "decode"):
-        found = options(role, whole)
-        assert (found.decoder_replay, found.decoder_replay_preset) == splits
+        actual = options(role, whole)
+        assert (actual.decoder_replay, actual.decoder_replay_preset) == splits
 
 
 @pytest.mark.parametrize("flag", ["decoder-replay", "decoder-replay-preset"])
 def test_decode_takes_replay_from_prefill_alone(flag: str) -> None:
-    assert told(decode={"args": {flag: "off"}}) == {"flag-owned"}
+    assert rule_ids(decode={"args": {flag: "off"}}) == {"flag-owned"}
     assert REFERENCE.identity(api.parse(document()).spec, "decode", {flag: "off", "vision": "remote"}) == {}
 
 
@@ -309,9 +309,9 @@ def test_d7_two_layouts_have_no_name_in_common() -> None:
 
 @pytest.mark.parametrize("field", ["ref", "address", "tenant", "name", "namespace"])
 def test_d7_nothing_in_a_spec_names_the_pool_of_another(field: str) -> None:
-    (found,) = validate(document({"mode": "Valkey", field: "other/demo"})).errors
-    assert found.rule == "structure"
-    assert found.sides[0].field == f"spec.swaPool.{field}"
+    (actual,) = validate(document({"mode": "Valkey", field: "other/demo"})).errors
+    assert actual.rule == "structure"
+    assert actual.sides[0].field == f"spec.swaPool.{field}"
 
 
 def test_every_rule_of_the_pool_has_an_example_on_both_sides() -> None:
@@ -319,5 +319,5 @@ def test_every_rule_of_the_pool_has_an_example_on_both_sides() -> None:
     assert rules <= {rule.id for rule in RULESET.rules}
     spoken = {case.name: {finding.rule for finding in validate(case.document).findings} for case in field_cases()}
     for rule in rules:
-        assert any(rule in found for found in spoken.values()), rule
-        assert any(rule not in found for name, found in spoken.items() if name.startswith("pool")), rule
+        assert any(rule in entry for entry in spoken.values()), rule
+        assert any(rule not in entry for name, entry in spoken.items() if name.startswith("pool")), rule

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engines.sglang.verdict import judged_spec, told
+from tests.engines.sglang.verdict import judged_spec, severities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ LAYOUT = "env/SGLANG_DSV4_KV_LAYOUT"
 
 
 def _pairs(changes: Mapping[str, Any]) -> dict[str, str]:
-    return {rule: severity for rule, severity in told(changes).items() if rule.startswith("pair-")}
+    return {rule: severity for rule, severity in severities(changes).items() if rule.startswith("pair-")}
 
 
 @pytest.mark.parametrize(

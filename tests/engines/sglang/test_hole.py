@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.sglang.verdict import errors, judged, told, warnings
+from tests.engines.sglang.verdict import errors, judged, severities, warnings
 
 PREFILL = "--disaggregation-mode prefill"
 CP = "--enable-prefill-cp --cp-strategy interleave"
@@ -63,8 +63,8 @@ def test_a_policy_that_is_refused_at_launch_is_told_once() -> None:
     ],
 )
 def test_layouts_of_pages(layout: str, platform: str, more: str, rule: str) -> None:
-    found = warnings(more, platform, {"SGLANG_DSV4_KV_LAYOUT": layout})
-    assert {one for one in found if one.startswith("kv-layout")} == ({rule} if rule else set())
+    actual = warnings(more, platform, {"SGLANG_DSV4_KV_LAYOUT": layout})
+    assert {one for one in actual if one.startswith("kv-layout")} == ({rule} if rule else set())
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_attention_ranks_hold_whole_groups(line: str, warned: bool) -> None:
 
 
 def test_holes_refuse_a_spec() -> None:
-    assert told({"P/args/ep-size": 3})["expert-ranks-divide-tp"] == "error"
-    assert told({"P/args/max-total-tokens": 0})["sizes-positive"] == "error"
-    assert told({"P/env/SGLANG_DSV4_KV_LAYOUT": "v42", "D/env/SGLANG_DSV4_KV_LAYOUT": "v42"}) == {
+    assert severities({"P/args/ep-size": 3})["expert-ranks-divide-tp"] == "error"
+    assert severities({"P/args/max-total-tokens": 0})["sizes-positive"] == "error"
+    assert severities({"P/env/SGLANG_DSV4_KV_LAYOUT": "v42", "D/env/SGLANG_DSV4_KV_LAYOUT": "v42"}) == {
         "kv-layout-unknown": "error"
     }

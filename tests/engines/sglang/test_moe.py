@@ -170,7 +170,7 @@ def test_online_quantization(line: str, platform: str, refused: bool) -> None:
     ],
 )
 def test_what_the_engine_overrules_is_warned_of(line: str, rules: set[str]) -> None:
-    assert {found.rule for found in judged(line).findings if "override" in found.rule} == rules
+    assert {item.rule for item in judged(line).findings if "override" in item.rule} == rules
 
 
 @pytest.mark.parametrize(

@@ -135,13 +135,13 @@ def test_widths_of_zero_pass_where_nothing_divides_by_them(line: str, platform: 
 
 @pytest.mark.parametrize(("size", "warned"), [("2", True), ("1", True), ("4", False)])
 def test_prefill_context_parallelism_overrules_the_width(size: str, warned: bool) -> None:
-    found = judged(f"--enable-prefill-cp --cp-strategy interleave --attn-cp-size {size}").findings
-    assert ("attention-cp-override" in {finding.rule for finding in found}) is warned
+    judgement = judged(f"--enable-prefill-cp --cp-strategy interleave --attn-cp-size {size}").findings
+    assert ("attention-cp-override" in {finding.rule for finding in judgement}) is warned
 
 
 @pytest.mark.parametrize("line", ["--pp-size 0", "--attn-cp-size 0", "--dp-size 0", "--ep-size 0"])
 def test_a_width_of_zero_is_warned_of(line: str) -> None:
-    (finding,) = (found for found in judged(line).findings if found.rule == "widths-positive")
+    (finding,) = (item for item in judged(line).findings if item.rule == "widths-positive")
     assert (finding.severity, finding.overridable) == ("warning", True)
 
 

@@ -54,9 +54,9 @@ def flags(*given: Any, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["0.5.23", "dsv41-2026-09", "dsv41-37ae292e"])
 def test_each_known_version_has_a_profile_of_its_own(version: str) -> None:
-    found = lookup("SGLang", version)
-    assert found.version == version
-    assert found.args("prefill").version == version
+    actual = lookup("SGLang", version)
+    assert actual.version == version
+    assert actual.args("prefill").version == version
 
 
 def test_the_command_line_says_what_the_spec_says() -> None:
@@ -86,11 +86,11 @@ def test_the_command_line_says_what_the_spec_says() -> None:
 
 
 def test_what_is_left_out_is_left_to_the_engine_or_has_the_documented_default() -> None:
-    found = flags("decode", {"model": {"path": "/weights"}, "roles": {"decode": {}}})
-    assert found["served-model-name"] == "demo"
-    assert (found["disaggregation-mode"], found["disaggregation-transfer-backend"]) == ("decode", "mooncake")
-    assert found["disaggregation-bootstrap-port"] == 8998
-    assert not {name for name in found if "replay" in name or "checksum" in name or name == "revision"}
+    actual = flags("decode", {"model": {"path": "/weights"}, "roles": {"decode": {}}})
+    assert actual["served-model-name"] == "demo"
+    assert (actual["disaggregation-mode"], actual["disaggregation-transfer-backend"]) == ("decode", "mooncake")
+    assert actual["disaggregation-bootstrap-port"] == 8998
+    assert not {name for name in actual if "replay" in name or "checksum" in name or name == "revision"}
 
 
 def test_replay_off_is_said_and_auto_is_not() -> None:
@@ -181,9 +181,9 @@ def test_what_is_each_roles_own_is_no_identity(args: dict[str, Any]) -> None:
 
 def test_facts_are_what_the_engine_makes_of_the_flags() -> None:
     whole = spec({"args": {"page-size": 64, "context-length": 4096}, "decoderReplay": "On"})
-    found = RELEASE.facts(whole, {"prefill": whole.roles.prefill.args, "decode": {}})
-    assert (found.page_size, found.context_length) == (256, 4096)
-    assert (found.replay, found.kv_layout) == ("On", "fp8_e4m3 flashmla")
+    actual = RELEASE.facts(whole, {"prefill": whole.roles.prefill.args, "decode": {}})
+    assert (actual.page_size, actual.context_length) == (256, 4096)
+    assert (actual.replay, actual.kv_layout) == ("On", "fp8_e4m3 flashmla")
     assert RELEASE.facts(spec(), {"prefill": {}, "decode": {}}).replay == "On"
     assert RELEASE.facts(spec({"decoderReplay": "Off"}), {"prefill": {}, "decode": {}}).replay == "Off"
     spelled = spec({"args": {"context-length": "4k", "max-total-tokens": "1M"}})
@@ -194,8 +194,8 @@ def test_facts_are_what_the_engine_makes_of_the_flags() -> None:
 
 
 def test_probes_ask_what_they_prove_and_cost_nothing() -> None:
-    found = RELEASE.probes("prefill", 90)
-    start, ready, live = (found[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
+    actual = RELEASE.probes("prefill", 90)
+    start, ready, live = (actual[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
     assert start["httpGet"] == {"path": "/health", "port": "http"}
     assert start["timeoutSeconds"] > 20
     assert start["periodSeconds"] * start["failureThreshold"] == 90 * 60
@@ -241,14 +241,14 @@ def test_pods_reach_the_outside_for_pictures_and_weights_only(
 
 
 def test_no_version_has_a_vision_encode_tier() -> None:
-    for found in SGLANG:
-        assert "vision-encode" not in found.capabilities
-        assert found.roles == ("prefill", "decode")
+    for item in SGLANG:
+        assert "vision-encode" not in item.capabilities
+        assert item.roles == ("prefill", "decode")
 
 
 def test_pods_keep_serving_until_the_router_has_let_go_and_their_requests_are_done() -> None:
-    for found in SGLANG:
-        assert found.pre_stop_seconds >= 7
-        assert found.default_grace_seconds == 900
-        assert found.default_startup_minutes == 90
-        assert all(name.startswith("sglang:") for name in found.metrics.values())
+    for item in SGLANG:
+        assert item.pre_stop_seconds >= 7
+        assert item.default_grace_seconds == 900
+        assert item.default_startup_minutes == 90
+        assert all(name.startswith("sglang:") for name in item.metrics.values())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engines.sglang.verdict import judged_spec, told
+from tests.engines.sglang.verdict import judged_spec, severities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ MEMORY = (
 
 
 def _memory(changes: Mapping[str, Any]) -> dict[str, str]:
-    return {rule: severity for rule, severity in told(changes).items() if rule in MEMORY}
+    return {rule: severity for rule, severity in severities(changes).items() if rule in MEMORY}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_default_memory_is_shown_as_one_would_write_it() -> None:
 )
 def test_memory_share(weights: int | None, share: float | None, rules: set[str]) -> None:
     changes = {"P/args/mem-fraction-static": share, "D/args/mem-fraction-static": None}
-    found = told(changes if weights is None else {**changes, "model/weightsGiBPerGpu": weights})
-    assert {rule for rule in found if rule in {"memory-share-weights", "weights-gpu-memory"}} == rules
+    actual = severities(changes if weights is None else {**changes, "model/weightsGiBPerGpu": weights})
+    assert {rule for rule in actual if rule in {"memory-share-weights", "weights-gpu-memory"}} == rules
 
 
 @pytest.mark.parametrize(
@@ -113,23 +113,23 @@ def test_memory_share(weights: int | None, share: float | None, rules: set[str])
 )
 def test_quantised_blocks_follow_the_resolved_expert_ranks(args: Mapping[str, Any], blocks: bool) -> None:
     changes = {f"P/args/{name}": value for name, value in args.items()}
-    assert ("tp-quantisation-block" in told(changes)) == blocks
+    assert ("tp-quantisation-block" in severities(changes)) == blocks
 
 
 def test_a_gated_launch_leaves_the_pod_unready() -> None:
-    assert told({"P/args/gated-launch-port": 8080}).get("gated-launch") == "warning"
-    assert "gated-launch" not in told({})
+    assert severities({"P/args/gated-launch-port": 8080}).get("gated-launch") == "warning"
+    assert "gated-launch" not in severities({})
 
 
 @pytest.mark.parametrize("flag", ["is-embedding", "use-ray", "base-gpu-id"])
 def test_flags_that_make_a_pod_useless_are_owned(flag: str) -> None:
     value = 1 if flag == "base-gpu-id" else True
-    assert told({f"P/args/{flag}": value})["flag-owned"] == "error"
+    assert severities({f"P/args/{flag}": value})["flag-owned"] == "error"
 
 
 @pytest.mark.parametrize("value", ["1", "true"])
 def test_the_rust_server_hides_the_bootstrap_port(value: str) -> None:
-    assert told({"P/env/SGLANG_RUST_SERVER": value})["rust-server-prefill"] == "error"
-    assert "rust-server-prefill" not in told({"D/env/SGLANG_RUST_SERVER": value})
+    assert severities({"P/env/SGLANG_RUST_SERVER": value})["rust-server-prefill"] == "error"
+    assert "rust-server-prefill" not in severities({"D/env/SGLANG_RUST_SERVER": value})
     moved = {"P/env/SGLANG_RUST_SERVER": value, "transfer/bootstrapPort": 9100}
     assert [error.rule for error in judged_spec(moved).errors] == ["rust-server-bootstrap-port"]

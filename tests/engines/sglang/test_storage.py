@@ -70,9 +70,9 @@ def flags(document: dict[str, Any], role: Any = "prefill") -> dict[str, Any]:
 
 
 def tag(changes: dict[str, Any] | None = None, role: Any = "prefill") -> str:
-    found = json.loads(flags(changed(changes or {}), role)[CONFIG])[TAG]
-    assert re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", found)
-    return str(found)
+    actual = json.loads(flags(changed(changes or {}), role)[CONFIG])[TAG]
+    assert re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", actual)
+    return str(actual)
 
 
 # Each of them changes what stored bytes mean, or whose they are.
@@ -147,8 +147,8 @@ def test_a_tag_stays_what_it_is() -> None:
 @pytest.mark.parametrize("version", KNOWN)
 @pytest.mark.parametrize("backend", ["mooncake", "npu_memcache", "simm", "mori", "dynamic"])
 def test_every_back_end_that_reads_a_tag_gets_one(version: str, backend: str) -> None:
-    found = flags(changed({"engine/version": version, "P/args/hicache-storage-backend": backend}))
-    assert json.loads(found[CONFIG]).keys() == {TAG}
+    actual = flags(changed({"engine/version": version, "P/args/hicache-storage-backend": backend}))
+    assert json.loads(actual[CONFIG]).keys() == {TAG}
 
 
 @pytest.mark.parametrize("backend", ["file", "nixl", "hf3fs", "aibrix", "eic", "tensorcast", "seaweedfs", "shm", "sim"])
@@ -178,8 +178,8 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=8).filter(lambda name: name != TAG), _JSON, max_size=4))
 def test_what_the_user_configured_is_kept(config: dict[str, Any]) -> None:
-    found = json.loads(flags(changed({f"P/args/{CONFIG}": json.dumps(config)}))[CONFIG])
-    assert found == {**config, TAG: tag()}
+    actual = json.loads(flags(changed({f"P/args/{CONFIG}": json.dumps(config)}))[CONFIG])
+    assert actual == {**config, TAG: tag()}
 
 
 @pytest.mark.parametrize(
@@ -193,14 +193,14 @@ def test_what_the_user_configured_is_kept(config: dict[str, Any]) -> None:
     ],
 )
 def test_an_external_linker_gets_the_tag_where_it_looks(args: dict[str, Any], place: str) -> None:
-    found = flags(changed({"P/args": {"tp-size": 4, **args}}))
+    actual = flags(changed({"P/args": {"tp-size": 4, **args}}))
     other = {LINKER: CONFIG, CONFIG: LINKER}[place]
-    assert json.loads(found[place]) == {**json.loads(args.get(place, "{}")), TAG: tag()}
-    assert found.get(other) == args.get(other)
+    assert json.loads(actual[place]) == {**json.loads(args.get(place, "{}")), TAG: tag()}
+    assert actual.get(other) == args.get(other)
 
 
 def test_a_linker_of_ones_own_keeps_its_configuration() -> None:
     own = json.dumps({"linker": "Mine", "linker_module_path": "mine"})
     args = {**LINKED, "unified-cache-external-linker-backend": "dynamic", LINKER: own}
-    found = flags(changed({"P/args": {"tp-size": 4, **args}}))
-    assert (found[LINKER], CONFIG in found) == (own, False)
+    actual = flags(changed({"P/args": {"tp-size": 4, **args}}))
+    assert (actual[LINKER], CONFIG in actual) == (own, False)

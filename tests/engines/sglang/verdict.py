@@ -37,7 +37,7 @@ def judged_spec(changes: Mapping[str, Any]) -> Judgement:
     """The release's verdict on a sound spec with changes.
 
     Args:
-        changes: value by a path below `spec`, where `P/` and `D/` begin what is below prefill and decode; steps are
+        changes: Value by a path below `spec`, where `P/` and `D/` begin what is below prefill and decode; steps are
             separated by `/`; None removes.
     """
     document = copy.deepcopy(_base())
@@ -52,7 +52,7 @@ def judged_spec(changes: Mapping[str, Any]) -> Judgement:
     return validate(document)
 
 
-def told(changes: Mapping[str, Any]) -> dict[str, str]:
+def severities(changes: Mapping[str, Any]) -> dict[str, str]:
     """Severity by rule of what is said of such a spec."""
     return {finding.rule: finding.severity for finding in judged_spec(changes).findings}
 

@@ -39,13 +39,13 @@ GOOD = Figures(
 )
 
 
-def said(figures: Figures, limit: Figures = GOOD, *, target: str = "sm_90") -> list[str]:
+def breaches(figures: Figures, limit: Figures = GOOD, *, target: str = "sm_90") -> list[str]:
     return limits.breaches({LAUNCH: {target: figures}}, {LAUNCH: {target: limit}})
 
 
 def test_what_is_measured_is_within_limits_made_of_it() -> None:
-    assert said(GOOD) == []
-    assert said(replace(GOOD, registers=16, shared=0, barriers=0, occupancy=16)) == []
+    assert breaches(GOOD) == []
+    assert breaches(replace(GOOD, registers=16, shared=0, barriers=0, occupancy=16)) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_measured_is_within_limits_made_of_it() -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_figure_past_its_limit_is_one_line(change: dict[str, Any], line: str) -> None:
-    assert said(replace(GOOD, **change)) == [f"{LAUNCH} on sm_90: {line}"]
+    assert breaches(replace(GOOD, **change)) == [f"{LAUNCH} on sm_90: {line}"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_figure_past_its_limit_is_one_line(change: dict[str, Any], line: str) 
 )
 def test_no_table_can_loosen_a_rule(change: dict[str, Any], target: str, line: str) -> None:
     bad = replace(GOOD, **change)
-    assert f"{LAUNCH} on {target}: {line}" in said(bad, bad, target=target)
+    assert f"{LAUNCH} on {target}: {line}" in breaches(bad, bad, target=target)
 
 
 def test_rules_end_where_they_say() -> None:
@@ -98,19 +98,19 @@ def test_a_launch_without_limits_and_limits_without_a_launch() -> None:
 def test_a_row_of_odd_width_is_read_in_crumbs() -> None:
     """4095 values of two bytes: no row but every eighth begins at a multiple of 16."""
     rows = torch.zeros(1, dtype=torch.int64)
-    found = {}
+    actual = {}
     with active(HOPPER):
         for width in (4095, 4100, 4096):
             _, (launch,) = launches_gather_rows([torch.zeros(2, width, dtype=torch.bfloat16)], rows)
-            found[width] = measurement.read(launch, HOPPER)
-    assert found[4095].access["source"] == found[4095].access["output"] == (2,)
-    lines = limits.broken_rules({LAUNCH: {"sm_90": found[4095]}})
+            actual[width] = measurement.read(launch, HOPPER)
+    assert actual[4095].access["source"] == actual[4095].access["output"] == (2,)
+    lines = limits.broken_rules({LAUNCH: {"sm_90": actual[4095]}})
     assert lines == [
         f"{LAUNCH} on sm_90: access to source 2 bytes a lane, limit 16",
         f"{LAUNCH} on sm_90: access to output 2 bytes a lane, limit 16",
     ]
-    assert limits.broken_rules({LAUNCH: {"sm_90": found[4100]}})
-    assert limits.broken_rules({LAUNCH: {"sm_90": found[4096]}}) == []
+    assert limits.broken_rules({LAUNCH: {"sm_90": actual[4100]}})
+    assert limits.broken_rules({LAUNCH: {"sm_90": actual[4096]}}) == []
 
 
 def test_a_tile_too_large_for_its_warps_spills() -> None:
@@ -158,9 +158,9 @@ def test_the_command_succeeds_and_fails(table: Path, capsys: pytest.CaptureFixtu
         assert run(figures=replace(GOOD, registers=40)) == 1
         assert f"{LAUNCH} on sm_90: 40 registers, limit 32" in capsys.readouterr().out.splitlines()
         assert run("--json", figures=replace(GOOD, registers=40)) == 1
-        told = json.loads(capsys.readouterr().out)
-    assert told["breaches"] == [f"{LAUNCH} on sm_90: 40 registers, limit 32"]
-    assert told["figures"][LAUNCH]["sm_90"]["registers"] == 40
+        captured = json.loads(capsys.readouterr().out)
+    assert captured["breaches"] == [f"{LAUNCH} on sm_90: 40 registers, limit 32"]
+    assert captured["figures"][LAUNCH]["sm_90"]["registers"] == 40
 
 
 def test_limits_of_another_triton_are_not_used(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,9 +198,9 @@ def refuses_limits(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(limits, "PATH", table), patch.object(command, "measure") as compiling:
         assert command.main([]) == 2
     compiling.assert_not_called()
-    told = capsys.readouterr().err
-    assert told.startswith(f"{table} is no table of limits")
-    assert told.endswith("restore it, or measure anew with --write\n")
+    captured = capsys.readouterr().err
+    assert captured.startswith(f"{table} is no table of limits")
+    assert captured.endswith("restore it, or measure anew with --write\n")
 
 
 def test_a_page_that_cannot_be_written_is_told_before_anything_is_compiled(

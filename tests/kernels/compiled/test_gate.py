@@ -53,13 +53,13 @@ def test_every_stream_is_a_parameter() -> None:
 
 
 def test_the_page_for_readers_is_current() -> None:
-    said = report.markdown(measured())
-    assert PAGE.read_text() == said, "write it anew with python -m epd_kernels.gate --write"
+    message = report.markdown(measured())
+    assert PAGE.read_text() == message, "write it anew with python -m epd_kernels.gate --write"
 
 
 def test_each_generation_gets_its_own_matrix_instruction() -> None:
     of_attention = [targets for targets in measured().values() if targets["sm_90"].kernel == "attend_kernel"]
     assert of_attention
     for targets in of_attention:
-        found = {name: figures.matrix for name, figures in targets.items()}
-        assert found == {"sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma", "gfx950": "mfma"}
+        actual = {name: figures.matrix for name, figures in targets.items()}
+        assert actual == {"sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma", "gfx950": "mfma"}

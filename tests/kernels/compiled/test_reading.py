@@ -20,7 +20,7 @@ ENTRY = (
 NAMES = ("src", "rows", "stride", "out")
 
 
-def found(*lines: str) -> dict[str, tuple[int, ...]]:
+def accesses(*lines: str) -> dict[str, tuple[int, ...]]:
     return widths(ENTRY + "\n".join(f"  {line}" for line in lines) + "\n}\n", NAMES)
 
 
@@ -40,9 +40,9 @@ def test_the_parameters_are_those_of_the_entry() -> None:
     ],
 )
 def test_nvidia_assembly(line: str, width: int) -> None:
-    assert found("%8 = getelementptr bfloat, ptr addrspace(1) %0, i64 5", f"{line}(ptr addrspace(1) %8, i1 true)") == {
-        "src": (width,)
-    }
+    assert accesses(
+        "%8 = getelementptr bfloat, ptr addrspace(1) %0, i64 5", f"{line}(ptr addrspace(1) %8, i1 true)"
+    ) == {"src": (width,)}
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_nvidia_assembly(line: str, width: int) -> None:
 )
 def test_amd_intrinsics_and_plain_accesses(line: str, width: int) -> None:
     made = "%8 = call ptr addrspace(8) @llvm.amdgcn.make.buffer.rsrc.p8.p1(ptr addrspace(1) %0, i16 0, i64 9, i32 1)"
-    assert found(made, line) == {"src": (width,)}
+    assert accesses(made, line) == {"src": (width,)}
 
 
 def test_shared_memory_and_other_words_are_no_accesses() -> None:
-    assert found("%8 = load <8 x i16>, ptr addrspace(3) %7, align 16", "store i32 %7, ptr addrspace(3) %6") == {}
+    assert accesses("%8 = load <8 x i16>, ptr addrspace(3) %7, align 16", "store i32 %7, ptr addrspace(3) %6") == {}
 
 
 def test_an_index_read_from_one_buffer_leads_into_another() -> None:
-    assert found(
+    assert accesses(
         "%7 = getelementptr i64, ptr addrspace(1) %1, i64 3",
         "%8 = load i64, ptr addrspace(1) %7, align 8",
         "%9 = mul i64 %8, 4096",
@@ -86,7 +86,7 @@ def test_an_index_read_from_one_buffer_leads_into_another() -> None:
 
 
 def test_a_pointer_that_a_loop_moves_is_still_its_buffer() -> None:
-    assert found(
+    assert accesses(
         "%7 = phi ptr addrspace(1) [ %9, %6 ], [ %0, %5 ]",
         "%8 = load i8, ptr addrspace(1) %7, align 1",
         "%9 = getelementptr i8, ptr addrspace(1) %7, i64 16",

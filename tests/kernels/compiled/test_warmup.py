@@ -44,9 +44,9 @@ def test_serving_compiles_nothing_more(target: str, caplog: pytest.LogCaptureFix
             warmed = warmup(RELEASED, CPU)
         assert {name.partition("/")[0] for name in warmed} == set(OPERATIONS)
         assert first
-        told = [record.getMessage() for record in caplog.records]
-        assert [line for line in told if line.startswith(f"kernels: compiled {warmed[0]} in ")]
-        assert told[-1].startswith(f"kernels: {len(warmed)} compiled in ")
+        messages = [record.getMessage() for record in caplog.records]
+        assert [line for line in messages if line.startswith(f"kernels: compiled {warmed[0]} in ")]
+        assert messages[-1].startswith(f"kernels: {len(warmed)} compiled in ")
         with compilations() as later, patch.object(Launch, "run", Launch.compile):
             operations = dispatch._triton()
             for case in cases(RELEASED):
@@ -55,14 +55,14 @@ def test_serving_compiles_nothing_more(target: str, caplog: pytest.LogCaptureFix
 
 
 def test_pools_of_the_served_size_are_another_kernel_on_amd() -> None:
-    found = {}
+    actual = {}
     for name in ("sm_90", "gfx950"):
         with active(TARGETS[name]):
             launch = next(one for _, one in launches(RELEASED, CPU) if one.name == "pack_kernel")
             assert any(isinstance(argument, VastTensor) for argument in vast(launch).arguments)
-            found[name] = launch.compile(), vast(launch).compile()
-    near, far = found["gfx950"]
+            actual[name] = launch.compile(), vast(launch).compile()
+    near, far = actual["gfx950"]
     assert "tt.pointer_range" in near.asm["ttir"]
     assert near.asm["ttir"].count("tt.pointer_range") == far.asm["ttir"].count("tt.pointer_range") + 1
-    near, far = found["sm_90"]
+    near, far = actual["sm_90"]
     assert near is far

@@ -48,12 +48,12 @@ class Traffic:
         """What is wrong with an address that one program writes and another touches, by address."""
         writes, reads = self.pairs(self.writes), self.pairs(self.reads)
         addresses, counts = np.unique(writes[:, 0], return_counts=True)
-        found = dict.fromkeys(addresses[counts > 1].tolist(), "written by two programs")
+        actual = dict.fromkeys(addresses[counts > 1].tolist(), "written by two programs")
         writer = dict(writes.tolist())
         for address, reader in reads[np.isin(reads[:, 0], addresses)].tolist():
             if writer[address] != reader:
-                found.setdefault(address, "written by one program and read by another")
-        return found
+                actual.setdefault(address, "written by one program and read by another")
+        return actual
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Stage:
 def tensors_of(launch: Launch) -> dict[str, Tensor]:
     """The launch's tensors by the kernel's parameter."""
     names = list(inspect.signature(launch.kernel.fn).parameters)
-    found = {name: value for name, value in zip(names, launch.arguments, strict=False) if hasattr(value, "data_ptr")}
-    assert set(launch.writes) <= set(found), f"{launch.name} writes what it is not given: {launch.writes}"
-    return found
+    actual = {name: value for name, value in zip(names, launch.arguments, strict=False) if hasattr(value, "data_ptr")}
+    assert set(launch.writes) <= set(actual), f"{launch.name} writes what it is not given: {launch.writes}"
+    return actual
 
 
 def faults(launch: Launch, seed: int = 0) -> list[str]:

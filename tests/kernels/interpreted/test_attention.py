@@ -133,16 +133,16 @@ def random_slots(rows: int, columns: int, end: int, seed: int, *, holes: bool) -
     return slots.masked_fill(torch.arange(columns) >= counts, -1)
 
 
-def check(found: Attended, wanted: oracle.Seen, *, dtype: torch.dtype) -> None:
+def check(actual: Attended, wanted: oracle.Seen, *, dtype: torch.dtype) -> None:
     """Errors as rounding allows: bfloat16 rounds weights and outputs once each, by 2^-8 of themselves."""
-    assert found.output.dtype == dtype
-    assert found.lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert actual.output.dtype == dtype
+    assert actual.lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     share = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2.0**-7 + 2e-5}[dtype]
-    error = (found.output.double() - wanted.output).abs()
-    assert found.output.isfinite().all()
+    error = (actual.output.double() - wanted.output).abs()
+    assert actual.output.isfinite().all()
     assert (error <= share * wanted.weighed + 1e-30).all(), (error / wanted.weighed).max()
     torch.testing.assert_close(
-        found.lse.double(), wanted.lse, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=1e-5
+        actual.lse.double(), wanted.lse, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=1e-5
     )
 
 
@@ -173,10 +173,10 @@ def test_any_tiles_give_one_softmax_over_the_union(keys: int, heads: int, splits
     slots = torch.tensor([[*range(12)], [*range(20, 25), *[-1] * 7], [-1] * 12], dtype=torch.int32)
     selected = torch.tensor([[*range(20)], [*[-1] * 9, 5, *[-1] * 10], [-1] * 20], dtype=torch.int32)
     one = call(slots, selected, heads=5)
-    found = one.tiled(keys=keys, heads=heads, splits=splits)
-    check(found, one.oracle(), dtype=torch.float32)
-    assert found.output[2].eq(0).all()
-    assert found.lse[2].eq(-math.inf).all()
+    actual = one.tiled(keys=keys, heads=heads, splits=splits)
+    check(actual, one.oracle(), dtype=torch.float32)
+    assert actual.output[2].eq(0).all()
+    assert actual.lse[2].eq(-math.inf).all()
 
 
 @settings(max_examples=20)
@@ -216,8 +216,8 @@ def test_rows_that_share_latents_and_rows_that_do_not() -> None:
     check(one.torch(), wanted, dtype=torch.float32)
     few = slice(62, 66)
     part = one.with_(query=one.query[few], slots=slots_of(slots[few].int()), selected=selected[few].int())
-    found, whole = part.torch(), one.torch()
-    torch.testing.assert_close(found.output, whole.output[few], rtol=1e-5, atol=1e-6)
+    actual, whole = part.torch(), one.torch()
+    torch.testing.assert_close(actual.output, whole.output[few], rtol=1e-5, atol=1e-6)
     check(part.triton(), part.oracle(), dtype=torch.float32)
 
 
@@ -241,11 +241,11 @@ def test_one_key() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_no_key_is_zero_and_not_nan(rows: int, operation: str) -> None:
     none = torch.full((rows, 8), -1, dtype=torch.int32)
-    found: Attended = getattr(call(none, none), operation)()
-    assert found.output.shape == (rows, 4, 32)
-    assert found.output.eq(0).all()
-    assert found.lse.shape == (rows, 4)
-    assert found.lse.eq(-math.inf).all()
+    actual: Attended = getattr(call(none, none), operation)()
+    assert actual.output.shape == (rows, 4, 32)
+    assert actual.output.eq(0).all()
+    assert actual.lse.shape == (rows, 4)
+    assert actual.lse.eq(-math.inf).all()
 
 
 @pytest.mark.parametrize("splits", [1, 2])
@@ -254,11 +254,11 @@ def test_great_sinks(splits: int) -> None:
     slots[1] = -1
     one = call(slots, slots.clone()).with_(sink=torch.tensor([1e4, -1e4, 1e4, -1e4]))
     check_all(one)
-    found = one.tiled(keys=4, splits=splits)
-    check(found, one.oracle(), dtype=torch.float32)
-    assert found.output[0, ::2].eq(0).all()  # the sink takes all
-    assert found.output[0, 1::2].abs().sum() > 1
-    assert found.lse[0].isfinite().all()
+    actual = one.tiled(keys=4, splits=splits)
+    check(actual, one.oracle(), dtype=torch.float32)
+    assert actual.output[0, ::2].eq(0).all()  # the sink takes all
+    assert actual.output[0, 1::2].abs().sum() > 1
+    assert actual.lse[0].isfinite().all()
 
 
 @pytest.mark.parametrize("splits", [1, 2])
@@ -268,9 +268,9 @@ def test_sinks_that_stand_for_none(splits: int) -> None:
     slots[1] = -1
     lowest = torch.finfo(torch.float32).min
     one = call(slots, slots.clone()).with_(sink=torch.tensor([lowest, -3e38, -2.4e38, 0.0]))
-    for found in (one.torch(), one.tiled(keys=4, splits=splits)):
-        assert found.output[1].eq(0).all()
-        check(found, one.oracle(), dtype=torch.float32)
+    for item in (one.torch(), one.tiled(keys=4, splits=splits)):
+        assert item.output[1].eq(0).all()
+        check(item, one.oracle(), dtype=torch.float32)
 
 
 def test_a_key_in_window_and_entries_counts_twice() -> None:
@@ -284,8 +284,8 @@ def test_a_key_in_window_and_entries_counts_twice() -> None:
     thrice = once.with_(entries=entries, selected=torch.tensor([[3, 3]], dtype=torch.int32))
     for count, one in ((1, once), (2, twice), (3, thrice)):
         check_all(one)
-        for found in (one.torch(), one.triton()):
-            torch.testing.assert_close(found.lse, once.torch().lse + math.log(count), rtol=1e-5, atol=1e-6)
+        for item in (one.torch(), one.triton()):
+            torch.testing.assert_close(item.lse, once.torch().lse + math.log(count), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -313,9 +313,9 @@ def test_tensors_with_gaps() -> None:
         selected=one.selected.T.contiguous().T,
         sink=one.sink.repeat_interleave(2)[::2],
     )
-    for found, wanted in ((apart.torch(), one.torch()), (apart.triton(), one.triton())):
-        assert found.output.equal(wanted.output)
-        assert found.lse.equal(wanted.lse)
+    for actual, wanted in ((apart.torch(), one.torch()), (apart.triton(), one.triton())):
+        assert actual.output.equal(wanted.output)
+        assert actual.lse.equal(wanted.lse)
 
 
 def test_pages_beyond_2_gib() -> None:
@@ -330,8 +330,8 @@ def test_pages_beyond_2_gib() -> None:
         far.append(Paged(data, near.page_size, near.dim, near.codec, near.planar))
     assert far[0].page_stride * 2 > 2**31
     moved = one.with_(window=far[0], entries=far[1])
-    for found, wanted in ((moved.torch(), one.torch()), (moved.triton(), one.triton())):
-        assert found.output.equal(wanted.output)
+    for actual, wanted in ((moved.torch(), one.torch()), (moved.triton(), one.triton())):
+        assert actual.output.equal(wanted.output)
 
 
 @pytest.mark.parametrize("rows", [1, pytest.param(8, marks=pytest.mark.nightly)])
@@ -344,9 +344,9 @@ def test_released_sizes(rows: int) -> None:
         slots.int(), selected.int(), heads=RELEASED.heads, dim=RELEASED.head_dim, dtype=torch.bfloat16, page_size=256
     )
     wanted = one.oracle()
-    for found in (one.torch(), one.triton()):
-        check(found, wanted, dtype=torch.bfloat16)
-        cosine = torch.cosine_similarity(found.output.double().flatten(), wanted.output.flatten(), dim=0)
+    for item in (one.torch(), one.triton()):
+        check(item, wanted, dtype=torch.bfloat16)
+        cosine = torch.cosine_similarity(item.output.double().flatten(), wanted.output.flatten(), dim=0)
         assert cosine > 1 - 1e-5
 
 

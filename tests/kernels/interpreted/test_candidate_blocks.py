@@ -24,10 +24,10 @@ OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["tor
 def check(maxima: Tensor, visible: list[int], block: int, count: int) -> None:
     wanted = [oracle.best_blocks(line, seen, block, count) for line, seen in zip(maxima.tolist(), visible, strict=True)]
     for operation in (reference, launch):
-        found = operation.candidate_blocks(maxima, ints(visible), block=block, count=count)
-        assert found.dtype == torch.int32
-        assert found.shape == (len(wanted), count)
-        assert found.tolist() == wanted
+        actual = operation.candidate_blocks(maxima, ints(visible), block=block, count=count)
+        assert actual.dtype == torch.int32
+        assert actual.shape == (len(wanted), count)
+        assert actual.tolist() == wanted
 
 
 @settings(max_examples=30)
@@ -51,8 +51,8 @@ def test_the_newest_block_is_always_kept(operation: Any, visible: int) -> None:
     maxima = torch.arange(9, 0, -1.0)[None] * 1e30
     maxima[0, newest] = -3e38
     maxima[0, newest + 1 :] = -inf
-    found = operation.candidate_blocks(maxima, ints([visible]), block=8, count=2).tolist()[0]
-    assert found == sorted({0, newest}) if newest else [0, -1]
+    actual = operation.candidate_blocks(maxima, ints([visible]), block=8, count=2).tolist()[0]
+    assert actual == sorted({0, newest}) if newest else [0, -1]
     assert operation.candidate_blocks(maxima, ints([visible]), block=8, count=1).tolist() == [[newest]]
 
 
@@ -60,9 +60,9 @@ def test_the_newest_block_is_always_kept(operation: Any, visible: int) -> None:
 def test_all_blocks_are_kept_where_they_fit(operation: Any) -> None:
     maxima = torch.randn(3, 1024, generator=torch.Generator().manual_seed(0))
     maxima[1, 300:], maxima[2] = -inf, -inf
-    found = operation.candidate_blocks(maxima, ints([8192, 2400, 0]), block=8, count=2048)
+    actual = operation.candidate_blocks(maxima, ints([8192, 2400, 0]), block=8, count=2048)
     order = torch.arange(2048)
-    assert torch.equal(found, torch.stack([torch.where(order < kept, order, -1) for kept in (1024, 300, 0)]).int())
+    assert torch.equal(actual, torch.stack([torch.where(order < kept, order, -1) for kept in (1024, 300, 0)]).int())
 
 
 @pytest.mark.parametrize("blocks", [2048, 2049, 4096])
@@ -88,9 +88,9 @@ def test_blocks_of_a_million_entries() -> None:
     maxima = torch.randn(2, 2**17, generator=torch.Generator().manual_seed(1)).mul(2**8).round()
     maxima[1, -1] = -1e9
     visible = ints([2**20 - 3, 2**20])
-    found = [one.candidate_blocks(maxima, visible, block=8, count=2048) for one in (reference, launch)]
-    assert torch.equal(found[0], found[1])
-    assert found[0][1, -1] == 2**17 - 1
+    actual = [one.candidate_blocks(maxima, visible, block=8, count=2048) for one in (reference, launch)]
+    assert torch.equal(actual[0], actual[1])
+    assert actual[0][1, -1] == 2**17 - 1
 
 
 def test_warm_compiles_the_released_count() -> None:

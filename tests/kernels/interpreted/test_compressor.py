@@ -49,7 +49,7 @@ class Sequences:
         starts = torch.tensor([0, *accumulate(rows)], dtype=torch.int32)
         both = zip(rows, self.waiting.tolist(), strict=True)
         total = sum((count + waits) // 2 for count, waits in both)
-        found: Pairs = operation.pool_pairs(
+        actual: Pairs = operation.pool_pairs(
             torch.cat(chunks),
             starts,
             self.lengths,
@@ -60,14 +60,14 @@ class Sequences:
             capacity=total + padding,
         )
         self.lengths = self.lengths + torch.tensor(rows, dtype=torch.int32)
-        self.pending, self.waiting = found.pending, found.waiting
-        self._check(found, chunks, total)
-        for request, row in zip(found.requests.tolist(), found.latents, strict=True):
+        self.pending, self.waiting = actual.pending, actual.waiting
+        self._check(actual, chunks, total)
+        for request, row in zip(actual.requests.tolist(), actual.latents, strict=True):
             if request >= 0:
                 self.entries[request].append(row)
-        return found
+        return actual
 
-    def _check(self, found: Pairs, chunks: list[Tensor], total: int) -> None:
+    def _check(self, actual: Pairs, chunks: list[Tensor], total: int) -> None:
         expected: list[tuple[int, int, list[float]]] = []
         for request, (owner, chunk) in enumerate(zip(self.owners, chunks, strict=True)):
             before = len(owner.entries)
@@ -75,17 +75,19 @@ class Sequences:
                 owner.feed((content, gate), self.weight.tolist(), EPS)
             expected += [(request, entry, row) for entry, row in owner.entries[before:]]
         assert len(expected) == total
-        assert found.requests.tolist() == [request for request, _, _ in expected] + [-1] * (len(found.requests) - total)
-        assert found.entries.tolist() == [entry for _, entry, _ in expected] + [-1] * (len(found.entries) - total)
-        assert found.latents.dtype == self.dtype
+        assert actual.requests.tolist() == [request for request, _, _ in expected] + [-1] * (
+            len(actual.requests) - total
+        )
+        assert actual.entries.tolist() == [entry for _, entry, _ in expected] + [-1] * (len(actual.entries) - total)
+        assert actual.latents.dtype == self.dtype
         want = torch.tensor([row for _, _, row in expected], dtype=self.dtype).reshape(total, self.dim)
         close = 2e-6 if self.dtype == torch.float32 else 1e-13
-        torch.testing.assert_close(found.latents[:total], want, rtol=close, atol=close)
-        assert not found.latents[total:].any()
-        assert found.waiting.tolist() == [owner.kept is not None for owner in self.owners]
+        torch.testing.assert_close(actual.latents[:total], want, rtol=close, atol=close)
+        assert not actual.latents[total:].any()
+        assert actual.waiting.tolist() == [owner.kept is not None for owner in self.owners]
         kept = [_rows(owner.kept, self.dim) for owner in self.owners]
-        assert found.pending.dtype == torch.float32
-        assert torch.equal(found.pending, torch.tensor(kept, dtype=torch.float32).reshape(self.count, 2, self.dim))
+        assert actual.pending.dtype == torch.float32
+        assert torch.equal(actual.pending, torch.tensor(kept, dtype=torch.float32).reshape(self.count, 2, self.dim))
 
 
 def _rows(kept: Token | None, dim: int) -> list[list[float]]:
@@ -133,16 +135,16 @@ def test_nobody_and_nothing(operation: ModuleType) -> None:
     state = (torch.zeros(0, 2, 32), torch.zeros(0, dtype=torch.bool), torch.ones(32), EPS)
     none = torch.zeros(0, dtype=torch.int32)
     for padding in (0, 2):
-        found = operation.pool_pairs(torch.zeros(0, 2, 32), none.new_zeros(1), none, *state, capacity=padding)
-        assert found.latents.shape == (padding, 32)
-        assert found.requests.tolist() == found.entries.tolist() == [-1] * padding
-        assert (found.pending.shape, found.waiting.shape) == ((0, 2, 32), (0,))
+        actual = operation.pool_pairs(torch.zeros(0, 2, 32), none.new_zeros(1), none, *state, capacity=padding)
+        assert actual.latents.shape == (padding, 32)
+        assert actual.requests.tolist() == actual.entries.tolist() == [-1] * padding
+        assert (actual.pending.shape, actual.waiting.shape) == ((0, 2, 32), (0,))
 
 
 @by_operation
 def test_padding_alone(operation: ModuleType) -> None:
-    found = Sequences(32, 2).step(operation, [tokens(0, 32), tokens(1, 32)], padding=5)
-    assert found.entries.tolist() == [-1] * 5
+    actual = Sequences(32, 2).step(operation, [tokens(0, 32), tokens(1, 32)], padding=5)
+    assert actual.entries.tolist() == [-1] * 5
 
 
 @by_operation
@@ -226,8 +228,8 @@ def test_steps_pass_two_to_the_31_values(operation: ModuleType) -> None:
     state = (torch.zeros(1, 2, dim), torch.zeros(1, dtype=torch.bool), torch.ones(dim), EPS)
     latents = []
     for source, starts in ((projected, [rows - 2, rows]), (projected[-2:], [0, 2])):
-        found = operation.pool_pairs(source, torch.tensor(starts, dtype=torch.int32), first, *state, capacity=1)
-        latents.append(found.latents)
+        actual = operation.pool_pairs(source, torch.tensor(starts, dtype=torch.int32), first, *state, capacity=1)
+        latents.append(actual.latents)
     assert torch.equal(*latents)
     assert latents[0].any()
 

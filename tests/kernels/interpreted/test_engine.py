@@ -44,12 +44,12 @@ def trunk(operations: Operations) -> Trunk:
 
 def answer(forward: Forward, requests: Sequence[Request], out: Output) -> list[torch.Tensor]:
     """Logits [requests, vocab] behind the prompts and behind each greedily chosen token."""
-    found = [torch.stack([logits[-1] for logits in out.logits])]
+    actual = [torch.stack([logits[-1] for logits in out.logits])]
     for _ in range(STEPS):
-        tokens = found[-1].argmax(-1).tolist()
+        tokens = actual[-1].argmax(-1).tolist()
         steps = [Extend([token], one.sequence, decode=True) for token, one in zip(tokens, requests, strict=True)]
-        found.append(torch.cat(forward(steps).logits))
-    return found
+        actual.append(torch.cat(forward(steps).logits))
+    return actual
 
 
 def same(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> None:
@@ -62,11 +62,11 @@ def prompted(operations: Operations, preset: str) -> list[torch.Tensor]:
     """Chunks of one prompt: longer than the window, a single token, as long as the window; odd boundaries."""
     ours = trunk(operations)
     forward, request = ours.bind(preset), ours.begin()
-    found = []
+    actual = []
     for stop in (13, 14, 22):
         out = forward([ours.extend(request, stop)])
-        found.append(out.logits[0])
-    return [*found, *answer(forward, [request], out)]
+        actual.append(out.logits[0])
+    return [*actual, *answer(forward, [request], out)]
 
 
 @pytest.fixture

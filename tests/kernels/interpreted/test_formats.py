@@ -183,9 +183,9 @@ def test_every_code_under_every_scale_unpacks(codec: Codec, operation: ModuleTyp
     rows = torch.stack([torch.cat((codes, codes.new_full((dim // codec.block,), scale))) for scale in scales])
     pool = Paged(rows, 1, dim, codec)
     slots = torch.arange(len(rows))
-    found = operation.unpack(pool, slots, torch.float32)
+    actual = operation.unpack(pool, slots, torch.float32)
     want = torch.tensor([decode_row(codec, row, dim) for row in rows.tolist()], dtype=torch.float64)
-    assert torch.equal(bits(found), bits(want.float()))
+    assert torch.equal(bits(actual), bits(want.float()))
     assert torch.equal(operation.unpack(pool, slots, torch.bfloat16), want.float().bfloat16())
 
 
@@ -208,9 +208,9 @@ def test_both_layouts_amid_other_pages(codec: Codec, operation: ModuleType, plan
     assert bool((pool.data[:, -5:] == _GUARD).all())
 
     for integer in (torch.int32, torch.int64):
-        found = operation.unpack(pool, slots.view(3, 3).to(integer), torch.float32)
-        assert found.shape == (3, 3, dim)
-        for slot, row in zip(slots.tolist(), found.view(-1, dim).tolist(), strict=True):
+        actual = operation.unpack(pool, slots.view(3, 3).to(integer), torch.float32)
+        assert actual.shape == (3, 3, dim)
+        for slot, row in zip(slots.tolist(), actual.view(-1, dim).tolist(), strict=True):
             want_row = decode_row(codec, row_bytes(pool, slot), dim) if slot >= 0 else [0.0] * dim
             assert row == want_row
 
@@ -263,8 +263,8 @@ def test_released_sizes(codec: Codec) -> None:
         launch.pack(values, pool, slots)
         reference.pack(values, other, slots)
         assert torch.equal(whole_of(pool), whole_of(other))
-        found = launch.unpack(pool, slots, torch.bfloat16)
-        assert torch.equal(found, reference.unpack(other, slots, torch.bfloat16))
+        actual = launch.unpack(pool, slots, torch.bfloat16)
+        assert torch.equal(actual, reference.unpack(other, slots, torch.bfloat16))
 
 
 @by_operation
@@ -296,9 +296,9 @@ def test_wide_caches_are_torchs_alone() -> None:
     pool = Paged(torch.zeros(2, 4 * 64, dtype=torch.uint8), 4, 32, BFLOAT16)
     values, slots = torch.randn(3, 32), torch.tensor([7, -1, 2])
     reference.pack(values, pool, slots)
-    found = reference.unpack(pool, slots, torch.float64)
-    assert torch.equal(found[[0, 2]], values[[0, 2]].bfloat16().double())
-    assert not found[1].any()
+    actual = reference.unpack(pool, slots, torch.float64)
+    assert torch.equal(actual[[0, 2]], values[[0, 2]].bfloat16().double())
+    assert not actual[1].any()
     with pytest.raises(ValueError, match="bf16 format has no kernel: use the torch operations"):
         launch.pack(values, pool, slots)
     with pytest.raises(ValueError, match="bf16 format has no kernel: use the torch operations"):

@@ -35,11 +35,11 @@ def check(given: Step, columns: int, block: int, candidates: list[list[int]] | N
         )
         wanted = [in_blocks(line, blocks, block) for line, blocks in zip(wanted, candidates, strict=True)]
     for operation in (reference, launch):
-        found = operation.index_scores(*given.arguments(), columns=columns, block=block, candidates=chosen)
-        assert found.values.dtype == found.maxima.dtype == torch.float32
-        assert found.values.shape[0] == found.maxima.shape[0] == len(wanted)
-        assert found.values.tolist() == wanted
-        assert found.maxima.tolist() == [oracle.maxima(line, block) for line in wanted]
+        actual = operation.index_scores(*given.arguments(), columns=columns, block=block, candidates=chosen)
+        assert actual.values.dtype == actual.maxima.dtype == torch.float32
+        assert actual.values.shape[0] == actual.maxima.shape[0] == len(wanted)
+        assert actual.values.tolist() == wanted
+        assert actual.maxima.tolist() == [oracle.maxima(line, block) for line in wanted]
 
 
 def in_blocks(line: list[float], blocks: list[int], block: int) -> list[float]:
@@ -70,18 +70,18 @@ def test_the_released_shape(planar: bool) -> None:
     visible = [0, 1, 255, 256, 257, 300, 512, 9]
     requests = [0, 0, 0, 0, 1, 1, 1, -1]
     given = step(1, requests, visible, [[2, 0], [1, 3]], heads=32, dim=128, page_size=256, planar=planar)
-    found = [one.index_scores(*given.arguments(), columns=512, block=8) for one in (reference, launch)]
-    assert torch.equal(found[0].values, found[1].values)
-    assert torch.equal(found[0].maxima, found[1].maxima)
+    actual = [one.index_scores(*given.arguments(), columns=512, block=8) for one in (reference, launch)]
+    assert torch.equal(actual[0].values, actual[1].values)
+    assert torch.equal(actual[0].maxima, actual[1].maxima)
     # The oracle takes its time: the rows that see the edges of a page.
     some = Step(given.rows, given.query[4:5], given.weights[4:5], given.pages, [1], [257], 128, 256, planar)
-    assert found[1].values[4].tolist() == some.scores(512)[0]
+    assert actual[1].values[4].tolist() == some.scores(512)[0]
     candidates = torch.cat((torch.arange(1, 64, 2), ints([-1] * 4))).int().repeat(8, 1)
     both = [
         one.index_scores(*given.arguments(), columns=512, block=8, candidates=candidates) for one in (reference, launch)
     ]
     assert torch.equal(both[0].values, both[1].values)
-    assert torch.equal(both[1].values[:, :256], found[1].values.unflatten(1, (64, 8))[:, 1::2].flatten(1))
+    assert torch.equal(both[1].values[:, :256], actual[1].values.unflatten(1, (64, 8))[:, 1::2].flatten(1))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 127, 129])
@@ -112,12 +112,12 @@ def test_real_values_are_near_exact_ones() -> None:
     rest = (pool, table, ints([0] * 6), ints([64, 63, 9, 1, 40, 64]))
     exact = reference.index_scores(query, weights, *rest, columns=64, block=8)
     assert exact.values.dtype == exact.maxima.dtype == torch.float64
-    for found in (
+    for item in (
         reference.index_scores(query, weights.float(), *rest, columns=64, block=8),
         launch.index_scores(query, weights, *rest, columns=64, block=8),
     ):
-        torch.testing.assert_close(found.values, exact.values.float(), rtol=1e-5, atol=1e-4)
-        torch.testing.assert_close(found.maxima, exact.maxima.float(), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(item.values, exact.values.float(), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(item.maxima, exact.maxima.float(), rtol=1e-5, atol=1e-4)
 
 
 @OPERATIONS
@@ -141,8 +141,8 @@ def test_rows_of_tables_may_lie_apart(operation: Any) -> None:
     candidates = torch.full((3, 5), 77, dtype=torch.int32)
     candidates[:, :2] = ints([0, 1])
     rest = (wide[:, 2:4], requests, visible)
-    found = operation.index_scores(query, weights, keys, *rest, columns=16, block=8, candidates=candidates[:, :2])
-    assert found.values.tolist() == given.scores(16)
+    actual = operation.index_scores(query, weights, keys, *rest, columns=16, block=8, candidates=candidates[:, :2])
+    assert actual.values.tolist() == given.scores(16)
 
 
 def test_wide_keys_are_for_torch_alone() -> None:
@@ -151,10 +151,10 @@ def test_wide_keys_are_for_torch_alone() -> None:
     pool = Paged(BFLOAT16.pack(keys).view(2, -1), 8, 40, BFLOAT16)
     weights, table = torch.randn(3, 2, generator=generator), ints([1, 0])[None]
     arguments = (BFLOAT16.pack(query), weights, pool, table, ints([0, 0, 0]), ints([16, 16, 16]))
-    found = reference.index_scores(*arguments, columns=16, block=8)
+    actual = reference.index_scores(*arguments, columns=16, block=8)
     rounded, turned = BFLOAT16.round(query), BFLOAT16.round(keys).roll(8, 0)
     wanted = torch.einsum("rh,rhn->rn", weights, torch.relu(torch.einsum("rhd,nd->rhn", rounded, turned)))
-    torch.testing.assert_close(found.values, wanted)
+    torch.testing.assert_close(actual.values, wanted)
     with pytest.raises(ValueError, match=r"bf16 format: .* use the torch operations"):
         launch.index_scores(*arguments, columns=16, block=8)
 

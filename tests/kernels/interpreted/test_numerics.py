@@ -24,18 +24,18 @@ def _apply_kernel(x: Any, scales: Any, out: Any, SIZE: tl.constexpr, NAME: tl.co
     program = tl.program_id(0)
     value = tl.load(x + place)
     if NAME == "e4m3_code":
-        found = e4m3_code(value)
+        actual = e4m3_code(value)
     elif NAME == "e2m1_code":
-        found = e2m1_code(value, tl.load(scales + program))
+        actual = e2m1_code(value, tl.load(scales + program))
     elif NAME == "e4m3_value":
-        found = e4m3_value(value)
+        actual = e4m3_value(value)
     elif NAME == "e2m1_value":
-        found = e2m1_value(value)
+        actual = e2m1_value(value)
     elif NAME == "power_of_two":
-        found = power_of_two(value)
+        actual = power_of_two(value)
     else:
-        found = cast(value, tl.bfloat16)
-    tl.store(out + program * SIZE + place, found)
+        actual = cast(value, tl.bfloat16)
+    tl.store(out + program * SIZE + place, actual)
 
 
 @triton.jit
@@ -52,8 +52,8 @@ def apply(name: str, x: Tensor, dtype: torch.dtype, scales: Tensor | None = None
     lines = torch.ones(1) if scales is None else scales
     out = torch.zeros(len(lines), size, dtype=dtype)
     _apply_kernel[len(lines),](padded, lines, out, size, name)
-    found = out[:, : len(x)]
-    return found[0] if scales is None else found
+    actual = out[:, : len(x)]
+    return actual[0] if scales is None else actual
 
 
 def edges(table: list[Any]) -> Tensor:
@@ -109,8 +109,8 @@ def test_e2m1_codes_are_the_nearest_for_every_bfloat16_and_every_e4m3_scale() ->
     x, scales = finite_bfloat16(), torch.tensor([float(scale) for scale in E4M3[1:]])
     assert (len(x), len(scales)) == (65280, 126)
     for some in scales.split(21):
-        found = apply("e2m1_code", x, torch.uint8, some)
-        for scale, codes in zip(some, found, strict=True):
+        actual = apply("e2m1_code", x, torch.uint8, some)
+        for scale, codes in zip(some, actual, strict=True):
             # Quotients of 8 by 4 bits are nowhere nearer to a tie than float64 tells apart.
             assert torch.equal(codes.long(), signed(x, vector_nearest(x.double() / scale.double(), E2M1), 8))
 

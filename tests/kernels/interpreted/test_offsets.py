@@ -70,12 +70,12 @@ def first_elements(source: Any, target: Any, stride: Any, wide: tl.constexpr) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32], ids=["bytes", "words"])
-@pytest.mark.parametrize(("wide", "found"), [(True, [1, 2, 3]), (False, [1, 2, 0])], ids=["int64", "int32"])
-def test_narrow_offsets_would_be_noticed(wide: bool, found: list[int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("wide", "expected"), [(True, [1, 2, 3]), (False, [1, 2, 0])], ids=["int64", "int32"])
+def test_narrow_offsets_would_be_noticed(wide: bool, expected: list[int], dtype: torch.dtype) -> None:
     source, target = spread(PAGES, 16, dtype), torch.zeros(PAGES, dtype=dtype)
     source[:, 0] = torch.tensor([1, 2, 3])
     Launch(first_elements, (PAGES,), (source, target, source.stride(0)), {"wide": wide}, ("target",)).run()
-    assert target.tolist() == found
+    assert target.tolist() == expected
 
 
 @LAYOUTS
@@ -125,8 +125,8 @@ def test_index_scores(planar: bool, restricted: bool) -> None:
 def test_gathered_rows() -> None:
     source = spread(PAGES, 8, torch.int32)
     source.copy_(torch.arange(24).view(3, 8))
-    (found,) = row_gather.gather_rows([source], torch.tensor([2, -1, 0, 1]))
-    assert torch.equal(found, torch.cat((source[2:], torch.zeros(1, 8), source[:2])).int())
+    (actual,) = row_gather.gather_rows([source], torch.tensor([2, -1, 0, 1]))
+    assert torch.equal(actual, torch.cat((source[2:], torch.zeros(1, 8), source[:2])).int())
 
 
 def test_page_tables() -> None:
@@ -134,10 +134,10 @@ def test_page_tables() -> None:
     table.copy_(torch.arange(12).view(3, 4).flip(0))
     positions, floors = torch.tensor([9, 13, 30]).int(), torch.tensor([0, 6, 0]).int()
     where = (positions, floors, torch.tensor([2, 1, 0]).int())
-    found = window_slots.window_slots(*where, table, page_size=PAGE_SIZE, window=8)
+    actual = window_slots.window_slots(*where, table, page_size=PAGE_SIZE, window=8)
     wanted = window_slots_reference.window_slots(*where, table.contiguous(), page_size=PAGE_SIZE, window=8)
-    assert torch.equal(found.slots, wanted.slots)
-    assert torch.equal(found.counts, wanted.counts)
+    assert torch.equal(actual.slots, wanted.slots)
+    assert torch.equal(actual.counts, wanted.counts)
     entries = torch.tensor([[0, 9], [31, -1], [5, 16]]).int()
     slots = window_slots.entry_slots(entries, where[2], table, page_size=PAGE_SIZE)
     assert torch.equal(

@@ -81,8 +81,8 @@ def test_every_kernel_is_among_them() -> None:
 
 def raw(tensor: Tensor) -> list[int]:
     """Bytes."""
-    found: list[int] = tensor.contiguous().view(-1).view(torch.uint8).tolist()
-    return found
+    actual: list[int] = tensor.contiguous().view(-1).view(torch.uint8).tolist()
+    return actual
 
 
 def launch(kernel: Any) -> Launch:
@@ -92,7 +92,7 @@ def launch(kernel: Any) -> Launch:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "said"),
+    ("kernel", "message"),
     [
         (faulty.halves, "byte 0 of output is written by two programs"),
         (faulty.neighbours, "byte 0 of output is written by one program and read by another"),
@@ -103,19 +103,19 @@ def launch(kernel: Any) -> Launch:
         (faulty.summed, "an atomic operation"),
     ],
 )
-def test_a_bad_kernel_is_caught(kernel: Any, said: str) -> None:
-    found = faults(launch(kernel))
-    assert any(said in fault for fault in found), found
-    assert all(fault.startswith(kernel.fn.__name__) for fault in found)
+def test_a_bad_kernel_is_caught(kernel: Any, message: str) -> None:
+    actual = faults(launch(kernel))
+    assert any(message in fault for fault in actual), actual
+    assert all(fault.startswith(kernel.fn.__name__) for fault in actual)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "said"), [(faulty.halves, "output comes out differently"), (faulty.beyond, "changes byte")]
+    ("kernel", "message"), [(faulty.halves, "output comes out differently"), (faulty.beyond, "changes byte")]
 )
-def test_runs_alone_show_it_too(kernel: Any, said: str) -> None:
+def test_runs_alone_show_it_too(kernel: Any, message: str) -> None:
     """Whoever overlooks an access still meets its consequences."""
-    found = faults(launch(kernel))
-    assert [fault for fault in found if "run " in fault and said in fault], found
+    actual = faults(launch(kernel))
+    assert [fault for fault in actual if "run " in fault and message in fault], actual
 
 
 def test_a_sound_kernel_passes_and_its_buffers_stay() -> None:

@@ -48,19 +48,19 @@ def raw(tensor: Tensor) -> Tensor:
     return dense.view(-1).view(torch.uint8).view(len(tensor), width)
 
 
-def assert_gathered(found: Tensor, source: Tensor, rows: list[int]) -> None:
-    assert found.dtype == source.dtype
-    assert found.shape == (len(rows), *source.shape[1:])
-    lines, read = raw(found), raw(source)
+def assert_gathered(result: Tensor, source: Tensor, rows: list[int]) -> None:
+    assert result.dtype == source.dtype
+    assert result.shape == (len(rows), *source.shape[1:])
+    lines, read = raw(result), raw(source)
     for line, row in zip(lines, rows, strict=True):
         assert torch.equal(line, read[row]) if row >= 0 else not line.any()
 
 
 def check(sources: list[Tensor], rows: Tensor) -> None:
     for operation in (reference.gather_rows, launch.gather_rows):
-        found = operation(sources, rows)
-        assert len(found) == len(sources)
-        for source, output in zip(sources, found, strict=True):
+        actual = operation(sources, rows)
+        assert len(actual) == len(sources)
+        for source, output in zip(sources, actual, strict=True):
             assert_gathered(output, source, rows.tolist())
 
 
@@ -98,8 +98,8 @@ def test_runs_and_near_runs(rows: list[int]) -> None:
 
 def test_a_run_is_a_view_in_torch() -> None:
     source = noise(9, 6, dtype=torch.float32)
-    (found,) = reference.gather_rows([source], torch.arange(3, 7))
-    assert found.data_ptr() == source[3].data_ptr()
+    (actual,) = reference.gather_rows([source], torch.arange(3, 7))
+    assert actual.data_ptr() == source[3].data_ptr()
 
 
 @OPERATIONS
@@ -121,8 +121,8 @@ def test_rows_are_copied_in_the_widest_words_that_fit() -> None:
     base = torch.zeros(64, dtype=torch.bfloat16)
     sources = [base.view(4, 16), base.view(32, 2), base.view(64, 1), base[1:61].view(6, 10), base.view(torch.uint8)]
     _, launches = launch.launches_gather_rows(sources, torch.tensor([0]))
-    found = [one.arguments[0].dtype for one in launches]
-    assert found == [torch.int32, torch.int32, torch.int16, torch.int16, torch.uint8]
+    actual = [one.arguments[0].dtype for one in launches]
+    assert actual == [torch.int32, torch.int32, torch.int16, torch.int16, torch.uint8]
 
 
 def test_takes_strided_row_numbers() -> None:

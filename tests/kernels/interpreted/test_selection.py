@@ -27,12 +27,12 @@ OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["tor
 def choose(
     operation: Any, given: Step, *, count: int, block: int, blocks: int | None = None, candidates: Tensor | None = None
 ) -> Selection:
-    found: Selection = operation.select_entries(
+    actual: Selection = operation.select_entries(
         *given.arguments(), count=count, block=block, blocks=blocks, candidates=candidates
     )
-    assert found.entries.dtype == torch.int32
-    assert found.entries.shape == (len(given.requests), count)
-    return found
+    assert actual.entries.dtype == torch.int32
+    assert actual.entries.shape == (len(given.requests), count)
+    return actual
 
 
 @settings(max_examples=15)
@@ -85,19 +85,19 @@ def test_candidates_that_hold_the_best_change_nothing(operation: Any) -> None:
 @OPERATIONS
 def test_no_rows(operation: Any) -> None:
     nothing = step(0, [], [], [[0, 1]])
-    found = choose(operation, nothing, count=5, block=8, blocks=3)
-    assert found.candidates is not None
-    assert found.candidates.shape == (0, 3)
+    actual = choose(operation, nothing, count=5, block=8, blocks=3)
+    assert actual.candidates is not None
+    assert actual.candidates.shape == (0, 3)
 
 
 @OPERATIONS
 def test_rows_that_see_nothing_choose_nothing(operation: Any) -> None:
     blind = step(1, [0, 0, -1], [0, 0, 9], [[0, 1]])
-    found = choose(operation, blind, count=5, block=8, blocks=3)
-    assert found.candidates is not None
-    assert found.entries.eq(-1).all()
-    assert found.candidates.eq(-1).all()
-    again = choose(operation, blind, count=5, block=8, candidates=found.candidates)
+    actual = choose(operation, blind, count=5, block=8, blocks=3)
+    assert actual.candidates is not None
+    assert actual.entries.eq(-1).all()
+    assert actual.candidates.eq(-1).all()
+    again = choose(operation, blind, count=5, block=8, candidates=actual.candidates)
     assert again.entries.eq(-1).all()
 
 
@@ -128,13 +128,13 @@ def test_the_released_sizes() -> None:
     # 32 heads of 128 values, 512 entries of 8,192 and more; blocks of 8.
     pages = [list(range(35))]
     given = step(5, [0] * 3, [8960, 8197, 100], pages, heads=32, dim=128, page_size=256, planar=True)
-    found = [choose(one, given, count=512, block=8, blocks=1024) for one in (reference, launch)]
-    assert torch.equal(found[0].entries, found[1].entries)
-    assert found[0].candidates is not None
-    assert found[1].candidates is not None
-    assert torch.equal(found[0].candidates, found[1].candidates)
-    assert 8196 // 8 in found[0].candidates[1].tolist()
-    bound = [choose(one, given, count=512, block=8, candidates=found[0].candidates) for one in (reference, launch)]
+    actual = [choose(one, given, count=512, block=8, blocks=1024) for one in (reference, launch)]
+    assert torch.equal(actual[0].entries, actual[1].entries)
+    assert actual[0].candidates is not None
+    assert actual[1].candidates is not None
+    assert torch.equal(actual[0].candidates, actual[1].candidates)
+    assert 8196 // 8 in actual[0].candidates[1].tolist()
+    bound = [choose(one, given, count=512, block=8, candidates=actual[0].candidates) for one in (reference, launch)]
     assert torch.equal(bound[0].entries, bound[1].entries)
 
 

@@ -48,19 +48,19 @@ CASES = {
 
 
 def as_tensors(parts: list[Part], window: int, policy: Policy, capacity: int) -> Layout:
-    found, starts = places(parts, window, policy.value, capacity)
+    actual, starts = places(parts, window, policy.value, capacity)
     return reference.Layout(
-        rows=torch.tensor([one.row for one in found], dtype=torch.int64),
-        positions=ints([one.position for one in found]),
-        floors=ints([one.floor for one in found]),
-        requests=ints([one.request for one in found]),
+        rows=torch.tensor([one.row for one in actual], dtype=torch.int64),
+        positions=ints([one.position for one in actual]),
+        floors=ints([one.floor for one in actual]),
+        requests=ints([one.request for one in actual]),
         starts=ints(starts),
     )
 
 
-def assert_same(found: Layout, wanted: Layout) -> None:
+def assert_same(actual: Layout, wanted: Layout) -> None:
     for field in fields(wanted):
-        one, other = getattr(found, field.name), getattr(wanted, field.name)
+        one, other = getattr(actual, field.name), getattr(wanted, field.name)
         assert one.dtype == other.dtype, field.name
         assert one.tolist() == other.tolist(), field.name
 
@@ -69,8 +69,8 @@ def check(parts: list[Part], window: int, policy: Policy, padding: int) -> None:
     capacity = tail_rows(parts, window) + padding
     wanted = as_tensors(parts, window, policy, capacity)
     for operation in (reference.tail_layout, launch.tail_layout):
-        found = operation(*tensors(parts), window=window, policy=policy, capacity=capacity)
-        assert_same(found, wanted)
+        actual = operation(*tensors(parts), window=window, policy=policy, capacity=capacity)
+        assert_same(actual, wanted)
 
 
 @pytest.mark.parametrize("padding", [0, 5, 300])
@@ -147,7 +147,7 @@ def test_takes_strided_inputs() -> None:
     parts = CASES["mixed"]
     capacity = tail_rows(parts, W)
     strided = [torch.stack((values, values), 1)[:, 0] for values in tensors(parts)]
-    found = launch.tail_layout(
+    actual = launch.tail_layout(
         strided[0], strided[1], strided[2], strided[3], window=W, policy=Policy.WINDOW, capacity=capacity
     )
-    assert_same(found, as_tensors(parts, W, Policy.WINDOW, capacity))
+    assert_same(actual, as_tensors(parts, W, Policy.WINDOW, capacity))

@@ -28,9 +28,9 @@ def check(values: torch.Tensor, count: int, candidates: torch.Tensor | None = No
         entries = (candidates[:, :, None] * block + torch.arange(block)).flatten(1)
         wanted = torch.where(wanted >= 0, entries.gather(1, wanted.clamp(min=0)), -1)
     for operation in (reference, launch):
-        found = operation.top_entries(values, count=count, candidates=candidates, block=block)
-        assert found.dtype == torch.int32
-        assert found.tolist() == wanted.tolist()
+        actual = operation.top_entries(values, count=count, candidates=candidates, block=block)
+        assert actual.dtype == torch.int32
+        assert actual.tolist() == wanted.tolist()
 
 
 @st.composite
@@ -89,9 +89,9 @@ def test_every_float32_has_its_place(operation: Any) -> None:
     values = torch.cat((magnitudes, -magnitudes[1:]))
     shuffled = values[torch.randperm(len(values), generator=torch.Generator().manual_seed(0))]
     for count in (1, 1020, 2000):
-        found = operation.top_entries(shuffled[None], count=count, block=1)[0].long()
-        assert torch.equal(shuffled[found].sort().values, values.sort().values[-count:])
-        assert torch.equal(found, found.sort().values)
+        actual = operation.top_entries(shuffled[None], count=count, block=1)[0].long()
+        assert torch.equal(shuffled[actual].sort().values, values.sort().values[-count:])
+        assert torch.equal(actual, actual.sort().values)
 
 
 @OPERATIONS
@@ -99,10 +99,10 @@ def test_released_sizes_have_the_scores_of_topk(operation: Any) -> None:
     values = torch.randn(3, 16384, generator=torch.Generator().manual_seed(1)).mul(8).round().div(8)
     values[1, 300:] = -inf
     candidates = torch.arange(1, 4097, 2, dtype=torch.int32).repeat(3, 1)
-    found = operation.top_entries(values, count=512, candidates=candidates, block=8).long()
-    assert found.shape == (3, 512)
-    assert found[1].ge(0).sum() == 300
-    for row, entries in zip(values, found, strict=True):
+    actual = operation.top_entries(values, count=512, candidates=candidates, block=8).long()
+    assert actual.shape == (3, 512)
+    assert actual[1].ge(0).sum() == 300
+    for row, entries in zip(values, actual, strict=True):
         kept = entries[entries >= 0]
         assert torch.equal(kept, kept.unique())
         assert torch.all(kept // 8 % 2 == 1)
@@ -116,9 +116,9 @@ def test_rows_may_lie_apart(operation: Any) -> None:
     blocks = torch.full((3, 9), 77, dtype=torch.int32)
     blocks[:, :5] = torch.tensor([0, 2, 3, 7, 9])
     given = {"count": 6, "block": 4}
-    found = operation.top_entries(wide[:, 7:27], candidates=blocks[:, :5], **given)
+    actual = operation.top_entries(wide[:, 7:27], candidates=blocks[:, :5], **given)
     wanted = operation.top_entries(wide[:, 7:27].clone(), candidates=blocks[:, :5].clone(), **given)
-    assert torch.equal(found, wanted)
+    assert torch.equal(actual, wanted)
 
 
 @OPERATIONS

@@ -44,10 +44,10 @@ def traced(case: Case, sizes: Any, *, entries: bool = True) -> Trace:
     return trace(launch)
 
 
-def memory(found: Trace) -> int:
+def memory(actual: Trace) -> int:
     """Bytes from and to memory where window rows and sinks are read again from a cache."""
-    shared = [found.loads[name] for name in ("window", "sink")]
-    return found.loaded + found.stored - sum(span.moved - span.distinct for span in shared)
+    shared = [actual.loads[name] for name in ("window", "sink")]
+    return actual.loaded + actual.stored - sum(span.moved - span.distinct for span in shared)
 
 
 @pytest.mark.parametrize("entries", [True, False], ids=["entries", "window"])
@@ -61,26 +61,26 @@ def memory(found: Trace) -> int:
     ],
 )
 def test_attention_moves_little_more_than_it_must(case: Case, sizes: Any, entries: bool) -> None:
-    found = traced(case, sizes, entries=entries)
-    assert {name: span.repeated for name, span in found.loads.items() if span.repeated} == {}
+    actual = traced(case, sizes, entries=entries)
+    assert {name: span.repeated for name, span in actual.loads.items() if span.repeated} == {}
     least = find("attend, window and entries" if entries else "attend, window").least(case, sizes)
     # As the registry counts: a window row comes once, an entry once for every row that has selected it.
-    assert least.bytes <= memory(found) <= MOST * least.bytes
-    assert found.loads["window"].distinct == least["window"]
-    assert found.loads["query"].moved == least["query"]
-    assert found.stores["output"].moved == least["output"]
-    assert found.stores["lse"].moved == least["lse"]
+    assert least.bytes <= memory(actual) <= MOST * least.bytes
+    assert actual.loads["window"].distinct == least["window"]
+    assert actual.loads["query"].moved == least["query"]
+    assert actual.stores["output"].moved == least["output"]
+    assert actual.stores["lse"].moved == least["lse"]
     if entries:
-        assert found.loads["entries"].moved == least["entries"]
-        assert found.loads["selected"].moved == least["selected"]
+        assert actual.loads["entries"].moved == least["entries"]
+        assert actual.loads["selected"].moved == least["selected"]
 
 
 def test_the_tail_stays_below_the_bound_without_any_cache() -> None:
-    found = traced(TAIL, SMALL)
+    actual = traced(TAIL, SMALL)
     least = find("attend, window and entries").least(TAIL, SMALL)
     # Row i of the tail sees i + 1 window rows, and its program reads each of them once.
-    assert found.loads["window"].moved == TAIL.window_pairs(SMALL.window) * (64 + 2)
-    assert found.loaded + found.stored <= MOST * least.bytes
+    assert actual.loads["window"].moved == TAIL.window_pairs(SMALL.window) * (64 + 2)
+    assert actual.loaded + actual.stored <= MOST * least.bytes
 
 
 @pytest.mark.nightly
@@ -90,9 +90,9 @@ def test_the_tail_stays_below_the_bound_without_any_cache() -> None:
     ids=["tail", "whole"],
 )
 def test_the_page_tells_these_ratios(case: Case, words: str) -> None:
-    found, least = traced(case, RELEASED), find("attend, window and entries").least(case, RELEASED).bytes
-    told = f"| {words} | {memory(found) / least:.3f} | {(found.loaded + found.stored) / least:.3f} |"
-    assert told in PAGE.read_text(encoding="utf-8")
+    actual, least = traced(case, RELEASED), find("attend, window and entries").least(case, RELEASED).bytes
+    reported = f"| {words} | {memory(actual) / least:.3f} | {(actual.loaded + actual.stored) / least:.3f} |"
+    assert reported in PAGE.read_text(encoding="utf-8")
 
 
 def test_split_keys_are_read_once_and_the_parts_once() -> None:
@@ -100,7 +100,7 @@ def test_split_keys_are_read_once_and_the_parts_once() -> None:
     whole, parts, merged = traced(WHOLE, SMALL), trace(attend), trace(merge)
     for name in ("window", "entries", "selected", "slots"):
         assert parts.loads[name].moved == whole.loads[name].moved
-    assert all(span.repeated == 0 for found in (parts, merged) for span in found.loads.values())
+    assert all(span.repeated == 0 for item in (parts, merged) for span in item.loads.values())
     # Three partial outputs and sums of 8 rows, 16 heads, 64 values, in float32: written once, read once.
     assert parts.stored == merged.loads["parts"].moved + merged.loads["parts_lse"].moved == 3 * 8 * 16 * (64 + 1) * 4
 
@@ -108,9 +108,9 @@ def test_split_keys_are_read_once_and_the_parts_once() -> None:
 def test_small_blocks_of_heads_are_seen_to_read_keys_again() -> None:
     (launch,) = attention(WHOLE, SMALL)
     split = replace(launch, grid=(launch.grid[0], 4, 1), options={**launch.options, "BLOCK_HEADS": 4})
-    found, narrow = traced(WHOLE, SMALL), trace(split)
+    actual, narrow = traced(WHOLE, SMALL), trace(split)
     least = find("attend, window and entries").least(WHOLE, SMALL)
-    assert narrow.loads["entries"].moved == 4 * found.loads["entries"].moved
+    assert narrow.loads["entries"].moved == 4 * actual.loads["entries"].moved
     assert memory(narrow) > MOST * least.bytes
     assert all(span.repeated == 0 for span in narrow.loads.values())
 
@@ -128,18 +128,18 @@ def wasteful(source: Any, target: Any, size: tl.constexpr) -> None:
 
 def test_a_wasteful_kernel_is_found_out() -> None:
     source, target = torch.arange(32, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
-    found = trace(Launch(wasteful, (2,), (source, target), {"size": 16}, ("target",)))
-    loads, stores = found.loads["source"], found.stores["target"]
+    actual = trace(Launch(wasteful, (2,), (source, target), {"size": 16}, ("target",)))
+    loads, stores = actual.loads["source"], actual.stores["target"]
     assert (loads.moved, loads.repeated, loads.distinct) == (2 * 160, 2 * 96, 128)
     assert (stores.moved, stores.repeated, stores.distinct) == (256, 128, 128)
-    assert (found.loaded, found.stored) == (320, 256)
+    assert (actual.loaded, actual.stored) == (320, 256)
 
 
 def test_the_same_byte_read_by_two_programs_is_not_a_repetition() -> None:
     source, target = torch.arange(16, dtype=torch.int32), torch.zeros(16, dtype=torch.int32)
-    found = trace(Launch(same_row, (3,), (source, target), {"size": 16}, ("target",)))
-    assert (found.loads["source"].moved, found.loads["source"].distinct) == (3 * 64, 64)
-    assert found.loads["source"].repeated == 0
+    actual = trace(Launch(same_row, (3,), (source, target), {"size": 16}, ("target",)))
+    assert (actual.loads["source"].moved, actual.loads["source"].distinct) == (3 * 64, 64)
+    assert actual.loads["source"].repeated == 0
 
 
 @triton.jit  # type: ignore[untyped-decorator]

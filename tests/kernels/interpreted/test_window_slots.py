@@ -27,11 +27,11 @@ def check_window(rows: list[tuple[int, int, int]], pages: list[list[int]], page_
     columns = [ints([row[i] for row in rows]) for i in range(3)]
     wanted = [window(*row, pages, page_size, size) for row in rows]
     for operation in (reference.window_slots, launch.window_slots):
-        found = operation(columns[0], columns[1], columns[2], table, page_size=page_size, window=size)
-        assert found.slots.dtype == found.counts.dtype == torch.int32
-        assert found.slots.shape == (len(rows), size)
-        assert found.slots.tolist() == [slots for slots, _ in wanted]
-        assert found.counts.tolist() == [count for _, count in wanted]
+        actual = operation(columns[0], columns[1], columns[2], table, page_size=page_size, window=size)
+        assert actual.slots.dtype == actual.counts.dtype == torch.int32
+        assert actual.slots.shape == (len(rows), size)
+        assert actual.slots.tolist() == [slots for slots, _ in wanted]
+        assert actual.counts.tolist() == [count for _, count in wanted]
 
 
 def check_entries(entries: list[list[int]], requests: list[int], pages: list[list[int]], page_size: int) -> None:
@@ -43,10 +43,10 @@ def check_entries(entries: list[list[int]], requests: list[int], pages: list[lis
         for row, request in zip(entries, requests, strict=True)
     ]
     for operation in (reference.entry_slots, launch.entry_slots):
-        found = operation(chosen, ints(requests), table, page_size=page_size)
-        assert found.dtype == torch.int32
-        assert found.shape == chosen.shape
-        assert found.tolist() == wanted
+        actual = operation(chosen, ints(requests), table, page_size=page_size)
+        assert actual.dtype == torch.int32
+        assert actual.shape == chosen.shape
+        assert actual.tolist() == wanted
 
 
 @pytest.mark.parametrize("page_size", [64, 128, 256])
@@ -120,9 +120,9 @@ def test_entries_at_the_released_width() -> None:
 @OPERATIONS
 def test_a_batch_without_requests_is_padding(operation: ModuleType) -> None:
     nobody, table = ints([-1, -1]), torch.zeros(0, 4, dtype=torch.int32)
-    found = operation.window_slots(nobody, ints([0, 0]), nobody, table, page_size=8, window=8)
-    assert found.slots.eq(-1).all()
-    assert found.counts.tolist() == [0, 0]
+    actual = operation.window_slots(nobody, ints([0, 0]), nobody, table, page_size=8, window=8)
+    assert actual.slots.eq(-1).all()
+    assert actual.counts.tolist() == [0, 0]
     entries = ints([3, -1]).view(2, 1)
     assert operation.entry_slots(entries, nobody, table, page_size=8).tolist() == [[-1], [-1]]
 
@@ -134,8 +134,8 @@ def test_rows_of_the_table_and_of_entries_may_lie_apart(operation: ModuleType) -
     table[:, 2:5] = torch.tensor(pages)
     entries = torch.full((2, 5), 77, dtype=torch.int32)
     entries[:, :3] = torch.tensor([[0, 9, 23], [8, 16, -1]])
-    found = operation.entry_slots(entries[:, :3], ints([1, 0]), table[:, 2:5], page_size=8)
-    assert found.tolist() == [[40, 73, 23], [8, 32, -1]]
+    actual = operation.entry_slots(entries[:, :3], ints([1, 0]), table[:, 2:5], page_size=8)
+    assert actual.tolist() == [[40, 73, 23], [8, 32, -1]]
     slots = operation.window_slots(ints([17]), ints([15]), ints([1]), table[:, 2:5], page_size=8, window=4)
     assert slots.slots.tolist() == [[79, 16, 17, -1]]
     assert slots.counts.tolist() == [3]
@@ -147,8 +147,8 @@ def test_offsets_into_a_table_are_64_bit(operation: ModuleType) -> None:
     stride = 2**30
     table = torch.empty(2 * stride + 2, dtype=torch.int32).as_strided((3, 2), (stride, 1))
     table[2] = torch.tensor([4, 6])
-    found = operation.window_slots(ints([9]), ints([7]), ints([2]), table, page_size=8, window=4)
-    assert found.slots.tolist() == [[39, 48, 49, -1]]
+    actual = operation.window_slots(ints([9]), ints([7]), ints([2]), table, page_size=8, window=4)
+    assert actual.slots.tolist() == [[39, 48, 49, -1]]
     assert operation.entry_slots(ints([15]).view(1, 1), ints([2]), table, page_size=8).tolist() == [[55]]
 
 

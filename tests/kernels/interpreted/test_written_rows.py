@@ -92,12 +92,12 @@ class Sequences:
         return layout
 
     def _read(self, operations: Operations, layout: Layout, floors: Tensor) -> None:
-        found = operations.slots.window_slots(
+        actual = operations.slots.window_slots(
             layout.positions, floors, layout.requests, self.table, page_size=PAGE, window=WINDOW
         )
-        wanted = torch.arange(WINDOW) < found.counts[:, None]
-        slots = found.slots[wanted].long()
-        assert (found.slots[~wanted] == -1).all()
+        wanted = torch.arange(WINDOW) < actual.counts[:, None]
+        slots = actual.slots[wanted].long()
+        assert (actual.slots[~wanted] == -1).all()
         self.rows += int((layout.requests >= 0).sum())
         self.reads += len(slots)
         self.unwritten += int((~self.written[slots] | (slots < 0)).sum())

@@ -144,24 +144,24 @@ def trace(launch: Launch) -> Trace:
         triton.runtime.errors.InterpreterError: A program failed; for a stray access the message says so.
     """
     loads, stores = ({name: Span.of(tensor) for name, tensor in tensors_of(launch).items()} for _ in range(2))
-    found = Trace(loads, stores)
-    with _watched(found):
+    actual = Trace(loads, stores)
+    with _watched(actual):
         launch.run()
-    found.leave()
-    return found
+    actual.leave()
+    return actual
 
 
 @contextmanager
-def _watched(found: Trace) -> Iterator[None]:
+def _watched(actual: Trace) -> Iterator[None]:
     builder = interpreter.interpreter_builder
     load, store = builder.create_masked_load, builder.create_masked_store
 
     def watched_load(pointers: Any, mask: Any, *others: Any) -> Any:
-        found.touch(found.loads, pointers, mask)
+        actual.touch(actual.loads, pointers, mask)
         return load(pointers, mask, *others)
 
     def watched_store(pointers: Any, value: Any, mask: Any, *others: Any) -> Any:
-        found.touch(found.stores, pointers, mask)
+        actual.touch(actual.stores, pointers, mask)
         return store(pointers, value, mask, *others)
 
     # Plain loads and stores go through the masked ones.

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 def digests(version: str | None) -> dict[str, Any]:
     done = run("tests.kernels.versions.digest", version=version, interpret=True)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    actual: dict[str, Any] = json.loads(done.stdout)
+    return actual
 
 
 @pytest.mark.parametrize("version", VERSIONS)

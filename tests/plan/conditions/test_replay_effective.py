@@ -17,11 +17,11 @@ def settled(world: Any) -> Any:
 
 
 def prefill(world: Any, router: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = next(w for w in world.routers[router]["workers"] if w["role"] == "prefill")
-    return found
+    actual: dict[str, Any] = next(w for w in world.routers[router]["workers"] if w["role"] == "prefill")
+    return actual
 
 
-def said(world: Any, half: str, **values: Any) -> Any:
+def report(world: Any, half: str, **values: Any) -> Any:
     prefill(world)["replay"][half] |= values
     return world
 
@@ -37,8 +37,8 @@ def test_it_replays_and_says_which_preset(settled: Any) -> None:
 
 def test_counters_move_nothing(settled: Any) -> None:
     before = settled.reconcile().status
-    said(settled, "decoder", rowsRun=10**9, rowsSkipped=10**9)
-    said(settled, "encoder", rowsReplayed=10**9)
+    report(settled, "decoder", rowsRun=10**9, rowsSkipped=10**9)
+    report(settled, "encoder", rowsReplayed=10**9)
     assert settled.reconcile().status == before
 
 
@@ -49,13 +49,13 @@ def test_turned_off_is_known_from_the_spec_alone(settled: Any) -> None:
     assert settled.verdict(KIND) == ("False", "TurnedOff")
     assert message(settled).startswith("spec.roles.prefill.decoderReplay is Off")
     assert settled.cr["status"]["effective"]["replay"] == "Off"
-    told = [(event.type, event.reason) for event in events if event.message.startswith(KIND)]
-    assert told == [("Normal", "TurnedOff")], "what the spec asks for is no warning"
+    reported = [(event.type, event.reason) for event in events if event.message.startswith(KIND)]
+    assert reported == [("Normal", "TurnedOff")], "what the spec asks for is no warning"
 
 
 @pytest.mark.parametrize("reason", ["TurnedOff", "PromptLogprobs", ""])
 def test_an_engine_that_runs_without_is_told_with_its_reason(settled: Any, reason: str) -> None:
-    said(settled, "decoder", active=False, reason=reason)
+    report(settled, "decoder", active=False, reason=reason)
     (event,) = settled.reconcile().events
     assert (event.type, event.reason) == ("Warning", "EngineDoesNotReplay")
     assert settled.verdict(KIND) == ("False", "EngineDoesNotReplay")
@@ -65,13 +65,13 @@ def test_an_engine_that_runs_without_is_told_with_its_reason(settled: Any, reaso
 
 
 def test_before_the_first_long_prompt_nobody_can_tell(settled: Any) -> None:
-    said(settled, "decoder", active=False, reason="NoLongPromptYet")
+    report(settled, "decoder", active=False, reason="NoLongPromptYet")
     (event,) = settled.reconcile().events
     assert (event.type, event.reason) == ("Normal", "NoLongPromptYet")
     assert event.message.startswith("ReplayEffective is Unknown: no prompt has come yet")
     assert settled.verdict(KIND) == ("Unknown", "NoLongPromptYet")
     assert settled.reconcile().events == ()
-    said(settled, "decoder", active=True, reason="")
+    report(settled, "decoder", active=True, reason="")
     assert settled.verdict(KIND) == ("True", "Replaying")
 
 
@@ -111,9 +111,9 @@ def test_what_one_router_heard_is_enough(settled: Any) -> None:
 def test_one_pod_of_two_that_runs_without_is_told(world: Any) -> None:
     world.role("prefill", replicas=2).settle()
     assert world.verdict(KIND) == ("True", "Replaying")
-    said(world, "decoder", active=False, reason="NoLongPromptYet")
+    report(world, "decoder", active=False, reason="NoLongPromptYet")
     assert world.verdict(KIND) == ("True", "Replaying"), "a pod that has just started has nothing to say yet"
-    said(world, "decoder", active=False, reason="TurnedOff")
+    report(world, "decoder", active=False, reason="TurnedOff")
     assert world.verdict(KIND) == ("False", "EngineDoesNotReplay")
     assert message(world).count("runs without") == 1
 
@@ -123,20 +123,20 @@ def test_the_encoder_half_counts_when_it_is_asked_for(settled: Any, decoder: str
     settled.role("prefill", decoderReplay=decoder, encoderReplay=True).settle()
     assert settled.verdict(KIND) == ("False", "EngineDoesNotReplay")
     assert message(settled).endswith("runs without replay of the encoder half: TurnedOff")
-    said(settled, "encoder", active=False, reason="NoLongPromptYet")
+    report(settled, "encoder", active=False, reason="NoLongPromptYet")
     if decoder == "Auto":
         assert settled.verdict(KIND) == ("True", "Replaying")
         assert message(settled) == "decoder half, preset 0.5.23; encoder half: nothing to replay yet"
     else:
         assert settled.verdict(KIND) == ("Unknown", "NoLongPromptYet")
-    said(settled, "encoder", active=True, reason="")
+    report(settled, "encoder", active=True, reason="")
     assert settled.verdict(KIND) == ("True", "Replaying")
     assert message(settled).endswith("encoder half")
 
 
 def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(settled: Any) -> None:
     for values in ({"active": True, "reason": ""}, {"active": False, "reason": "TurnedOff"}):
-        said(settled, "decoder", **values)
+        report(settled, "decoder", **values)
         before = settled.reconcile().status
         heard, settled.routers = settled.routers, []
         assert settled.reconcile().status == before

@@ -40,7 +40,7 @@ def later(world: Any, by: timedelta) -> Any:
     return world
 
 
-def said(world: Any, fault: str, router: int = 0, index: int = 0) -> Any:
+def report_fault(world: Any, fault: str, router: int = 0, index: int = 0) -> Any:
     prefill = [worker for worker in world.routers[router]["workers"] if worker["role"] == "prefill"][index]
     prefill["swaPool"] = {
         "engine": "valkey",
@@ -240,7 +240,7 @@ def test_a_rollout_of_the_roles_ends_although_the_pool_is_down(world: Any) -> No
 @pytest.mark.parametrize("word", WORDS)
 def test_d10_d12_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_from(warm: Any, word: str) -> None:
     # Sustained Full, and an hour of windows with no hit, among them.
-    said(warm, word)
+    report_fault(warm, word)
     (event,) = (event for event in warm.reconcile().events if event.message.startswith(KIND))
     assert (event.type, event.reason) == ("Warning", "Degraded")
     assert warm.verdict(KIND) == ("False", "Degraded")
@@ -253,12 +253,12 @@ def test_d10_d12_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_fro
     assert warm.verdict("Available") == ("True", "Serving")
     settled = warm.reconcile()
     assert (settled.moving, settled.events, settled.after) == (False, (), None)
-    said(warm, "")
+    report_fault(warm, "")
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
 def test_a_word_that_this_release_does_not_know_is_told_as_it_is(warm: Any) -> None:
-    said(warm, "Odd")
+    report_fault(warm, "Odd")
     assert warm.verdict(KIND) == ("False", "Degraded")
     assert message(warm).startswith("Odd for ")
 
@@ -268,18 +268,18 @@ def test_words_of_several_pods_are_told_once_each(world: Any) -> None:
     world.role("prefill", replicas=3).settle()
     later(world, STALE)
     for index, word in enumerate(("Full", "NoHits", "Full")):
-        said(world, word, index=index)
+        report_fault(world, word, index=index)
     assert world.verdict(KIND) == ("False", "Degraded")
-    told = message(world)
-    assert (told.count("Full for "), told.count("NoHits for ")) == (1, 1)
-    assert told.index("Full for ") < told.index("NoHits for ")
-    assert told.count("prefill-") == 3
+    reported = message(world)
+    assert (reported.count("Full for "), reported.count("NoHits for ")) == (1, 1)
+    assert reported.index("Full for ") < reported.index("NoHits for ")
+    assert reported.count("prefill-") == 3
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_about_the_server_before_is_not_believed(warming: Any, word: str) -> None:
     # An idle prefill pod goes on saying what it last met for ten minutes.
-    said(warming, word)
+    report_fault(warming, word)
     assert warming.verdict(KIND) == ("True", "Warming")
     first = warming.reconcile()
     assert first.after is not None
@@ -294,7 +294,7 @@ def test_a_word_about_the_server_before_is_not_believed(warming: Any, word: str)
 
 
 def test_a_long_life_of_windows_does_not_hide_a_word_for_as_long(world: Any) -> None:
-    said(pooled(world, "Valkey", ttl="1h").settle(), "Full")
+    report_fault(pooled(world, "Valkey", ttl="1h").settle(), "Full")
     waiting = world.reconcile()
     assert world.condition(KIND)["reason"] == "Warming"
     assert waiting.after is not None
@@ -306,7 +306,7 @@ def test_a_long_life_of_windows_does_not_hide_a_word_for_as_long(world: Any) -> 
 def test_a_file_that_a_pod_cannot_follow_is_told_at_once(warming: Any) -> None:
     lame(warming, "swa-pool").reconcile()
     warming.set_ready(warming.maker("swa-pool"))
-    said(warming, "Misconfigured")
+    report_fault(warming, "Misconfigured")
     (event,) = warming.reconcile().events
     assert (event.type, event.reason) == ("Warning", "Degraded"), "told although the condition was False before"
     assert event.message.startswith(KIND)
@@ -324,18 +324,18 @@ def test_a_server_on_its_way_out_says_nothing_of_the_one_that_stays(warm: Any) -
 
 def test_what_one_router_heard_is_enough(warm: Any) -> None:
     warm.routers.append(copy.deepcopy(warm.routers[0]))
-    said(warm, "Full", router=1)
+    report_fault(warm, "Full", router=1)
     assert warm.verdict(KIND) == ("False", "Degraded")
 
 
 def test_pods_of_an_earlier_revision_say_nothing_about_this_one(warm: Any) -> None:
-    said(warm, "Full")
+    report_fault(warm, "Full")
     next(worker for worker in warm.routers[0]["workers"] if worker["role"] == "prefill")["revision"] = "00000000"
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
 def test_counters_move_nothing(warm: Any) -> None:
-    said(warm, "")
+    report_fault(warm, "")
     before = warm.reconcile().status
     prefill = next(worker for worker in warm.routers[0]["workers"] if worker["role"] == "prefill")
     prefill["swaPool"] |= dict.fromkeys(("hits", "misses", "stored", "dropped"), 10**9)
@@ -344,7 +344,7 @@ def test_counters_move_nothing(warm: Any) -> None:
 
 def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(warm: Any) -> None:
     for word in ("Full", ""):
-        said(warm, word)
+        report_fault(warm, word)
         before = warm.reconcile().status
         heard, warm.routers = warm.routers, []
         assert warm.reconcile().status == before
@@ -355,13 +355,13 @@ def test_a_registrar_that_has_not_asked_everybody_yet_ends_nothing(world: Any) -
     pooled(world, "Valkey")
     world.role("prefill", replicas=2).settle()
     later(world, STALE)
-    said(said(world, "Full", index=0), "", index=1)
+    report_fault(report_fault(world, "Full", index=0), "", index=1)
     before = world.reconcile().status
     world.report()  # a new router: it has asked nobody
     assert world.reconcile().status == before
-    said(world, "", index=1)
+    report_fault(world, "", index=1)
     assert world.reconcile().status == before, "the pod that complained has not been asked"
-    said(world, "", index=0)
+    report_fault(world, "", index=0)
     assert world.verdict(KIND) == ("True", "AtDesired")
     world.report()
     assert world.verdict(KIND) == ("True", "AtDesired"), "who complained of nothing is not missed"
@@ -371,17 +371,17 @@ def test_a_registrar_that_has_not_asked_everybody_yet_ends_nothing(world: Any) -
 def test_two_routers_agree_on_the_worse_word(warm: Any, heard_by_the_first: str | None) -> None:
     warm.routers.append(copy.deepcopy(warm.routers[0]))
     if heard_by_the_first is not None:
-        said(warm, heard_by_the_first, router=0)
-    said(warm, "" if heard_by_the_first == "Full" else "Full", router=1)
+        report_fault(warm, heard_by_the_first, router=0)
+    report_fault(warm, "" if heard_by_the_first == "Full" else "Full", router=1)
     assert warm.verdict(KIND) == ("False", "Degraded")
 
 
 @pytest.mark.parametrize("router", [0, 1])
 def test_that_one_router_heard_of_the_end_is_enough(warm: Any, router: int) -> None:
-    said(warm, "Full").reconcile()
+    report_fault(warm, "Full").reconcile()
     warm.report()
     warm.routers.append(copy.deepcopy(warm.routers[0]))
-    said(warm, "", router=router)
+    report_fault(warm, "", router=router)
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
@@ -396,10 +396,10 @@ def test_in_process_it_is_what_prefill_pods_say(world: Any) -> None:
     pooled(world, "InProcess").settle()
     assert world.verdict(KIND) == ("True", "AtDesired"), "nothing said yet"
     assert message(world) == "each prefill pod keeps its own windows"
-    said(world, "")
+    report_fault(world, "")
     before = world.reconcile()
     assert before.after is None
     assert world.verdict(KIND) == ("True", "AtDesired")
-    said(world, "NoHits")
+    report_fault(world, "NoHits")
     assert world.verdict(KIND) == ("False", "Degraded")
     assert "a router that sends each turn to another pod" in message(world)

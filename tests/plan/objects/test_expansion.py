@@ -17,7 +17,7 @@ def _expand(text: str) -> str:
     """As the kubelet does: `$$` is a dollar sign, `$(NAME)` the variable if there is one, and else itself."""
     return re.sub(
         r"\$\$|\$\(([^)]*)\)",
-        lambda found: "$" if found[0] == "$$" else _VARIABLES.get(found[1], found[0]),
+        lambda actual: "$" if actual[0] == "$$" else _VARIABLES.get(actual[1], actual[0]),
         text,
     )
 

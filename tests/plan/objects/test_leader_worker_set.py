@@ -83,10 +83,10 @@ def test_a_cluster_without_the_api_is_told_what_to_install(world: Any) -> None:
     del world.children["LeaderWorkerSet", name]
     world.failures.append(f"LeaderWorkerSet/{name}: 404: 404 page not found")
     decided = world.plan()
-    found = {c["type"]: c for c in decided.status["conditions"]}
-    assert (found["Stalled"]["status"], found["Stalled"]["reason"]) == ("True", "LeaderWorkerSetMissing")
-    assert "install it, see https://lws.sigs.k8s.io" in found["Stalled"]["message"]
-    assert found["Valid"]["status"] == "True"
+    actual = {c["type"]: c for c in decided.status["conditions"]}
+    assert (actual["Stalled"]["status"], actual["Stalled"]["reason"]) == ("True", "LeaderWorkerSetMissing")
+    assert "install it, see https://lws.sigs.k8s.io" in actual["Stalled"]["message"]
+    assert actual["Valid"]["status"] == "True"
     assert name in {obj["metadata"]["name"] for obj in decided.objects}, "it is made as soon as the API is there"
 
 

@@ -34,8 +34,8 @@ def pool_of(world: Any) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def container(world: Any, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = planned(world)["Deployment", name]["spec"]["template"]["spec"]["containers"][0]
-    return found
+    actual: dict[str, Any] = planned(world)["Deployment", name]["spec"]["template"]["spec"]["containers"][0]
+    return actual
 
 
 def engine(world: Any, role: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -67,11 +67,11 @@ KINDS = {
 @pytest.mark.parametrize("mode", KINDS)
 def test_each_mode_has_its_objects_and_no_more(world: Any, mode: str) -> None:
     pooled(world, mode)
-    found = {
+    actual = {
         f"{kind}/{name.rpartition('-')[0]}-*" if kind == "ControllerRevision" else f"{kind}/{name}"
         for kind, name in pool_of(world)
     }
-    assert found == KINDS[mode]
+    assert actual == KINDS[mode]
 
 
 @pytest.mark.parametrize("before", KINDS)
@@ -149,21 +149,21 @@ def test_a_number_of_stores_replaces_none(world: Any) -> None:
 )
 def test_the_file_says_where_and_how_long(world: Any, mode: str, address: str) -> None:
     from epd_workers.swapool.settings import Settings as Told  # noqa: PLC0415
-    from epd_workers.swapool.settings import settings as told  # noqa: PLC0415
+    from epd_workers.swapool.settings import settings as read_settings  # noqa: PLC0415
 
     pooled(world, mode, memory="64Mi", ttl="2m30s", deadline="15ms")
     text = planned(world)["ConfigMap", "demo-swa-pool"]["data"]["pool.json"]
-    assert told(text.encode()) == Told(address, 150.0, 0.015)
+    assert read_settings(text.encode()) == Told(address, 150.0, 0.015)
 
 
 @pytest.mark.parametrize("mode", KINDS)
 def test_decode_reads_the_file_always_and_prefill_where_there_is_a_pool(world: Any, mode: str) -> None:
     pooled(world, mode)
     for role, reads in (("decode", True), ("prefill", mode != "Disabled")):
-        found, volumes = engine(world, role)
-        words = dict(zip(found["args"], found["args"][1:], strict=False))
+        actual, volumes = engine(world, role)
+        words = dict(zip(actual["args"], actual["args"][1:], strict=False))
         flag = words.get("--swa-pool-config", "")
-        mounts = {mount["name"]: mount for mount in found["volumeMounts"]}
+        mounts = {mount["name"]: mount for mount in actual["volumeMounts"]}
         sources = {volume["name"]: volume for volume in volumes}
         assert bool(flag) == ("epd-swa-pool" in mounts) == ("epd-swa-pool" in sources) == reads
         if reads:
@@ -318,28 +318,28 @@ PORTS = {
 def test_prefill_and_decode_alone_reach_a_pool_and_both_ends_admit_it(world: Any, mode: str, part: str) -> None:
     world.role("encode")
     pooled(world, mode)
-    found = planned(world)
-    pool = found["NetworkPolicy", f"demo-{part}"]["spec"]
+    actual = planned(world)
+    pool = actual["NetworkPolicy", f"demo-{part}"]["spec"]
     assert set(pool["policyTypes"]) == {"Ingress", "Egress"}
     assert all(rule.get("from") for rule in pool["ingress"]), "a rule without peers admits everybody"
     for role, wanted in (("prefill", PORTS[mode, part]), ("decode", PORTS[mode, part]), ("encode", set())):
         assert ports(pool["ingress"], role) == wanted
-        assert ports(found["NetworkPolicy", f"demo-{role}"]["spec"]["egress"], part) == wanted
+        assert ports(actual["NetworkPolicy", f"demo-{role}"]["spec"]["egress"], part) == wanted
     assert ports(pool["ingress"], "router") == set()
     assert not [rule for rule in pool["egress"] if admits(rule, "prefill") or admits(rule, "router")]
 
 
 def test_stores_reach_their_master_and_scrapers_the_metrics(world: Any) -> None:
     pooled(world, "Mooncake")
-    found = planned(world)
-    assert ports(found["NetworkPolicy", "demo-swa-pool"]["spec"]["ingress"], "swa-pool-store") == {(50051, 50051)}
-    egress = found["NetworkPolicy", "demo-swa-pool-store"]["spec"]["egress"]
+    actual = planned(world)
+    assert ports(actual["NetworkPolicy", "demo-swa-pool"]["spec"]["ingress"], "swa-pool-store") == {(50051, 50051)}
+    egress = actual["NetworkPolicy", "demo-swa-pool-store"]["spec"]["egress"]
     assert ports(egress, "swa-pool")
     assert {port["port"] for rule in egress if "to" not in rule for port in rule["ports"]} == {53}
     for name, numbers in (("demo-swa-pool", {8088, 9003}), ("demo-swa-pool-store", {8088})):
         (scraped,) = (
             rule
-            for rule in found["NetworkPolicy", name]["spec"]["ingress"]
+            for rule in actual["NetworkPolicy", name]["spec"]["ingress"]
             if any("namespaceSelector" in peer for peer in rule["from"])
         )
         assert {port["port"] for port in scraped["ports"]} == numbers

@@ -58,7 +58,7 @@ def ask(pages: DiskPages, numbers: Sequence[int]) -> Fetch:
     return fetch
 
 
-def found(pages: DiskPages, numbers: Sequence[int]) -> list[bool]:
+def are_stored(pages: DiskPages, numbers: Sequence[int]) -> list[bool]:
     """Which of them, from the first on, are there, and whether they are marked. Whatever is there is right."""
     answer = ask(pages, numbers).pages
     assert [page.data for page in answer] == [data(number) for number, _ in zip(numbers, answer, strict=False)]
@@ -67,7 +67,7 @@ def found(pages: DiskPages, numbers: Sequence[int]) -> list[bool]:
 
 def there(pages: DiskPages, numbers: Sequence[int]) -> set[int]:
     """Which of them are there, wherever."""
-    return {number for number in numbers if found(pages, [number])}
+    return {number for number in numbers if are_stored(pages, [number])}
 
 
 def files(folder: Path) -> list[Path]:

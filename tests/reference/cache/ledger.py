@@ -42,20 +42,20 @@ class Ledger:
         self._clock = 0
 
     def match(self, key: Values[int], salt: str) -> list[Entry]:
-        found: list[Entry] = []
+        actual: list[Entry] = []
         for pages in range(1, len(key) // self.page_size + 1):
             entry = self.entries.get((salt, tuple(key[: pages * self.page_size])))
             if entry is None:
                 break
-            found.append(entry)
-        return found
+            actual.append(entry)
+        return actual
 
     def usable(self, key: Values[int], salt: str, rerun: int, *, need_window: bool) -> int:
-        found = self.match(key, salt)
-        for count in range(len(found), 0, -1):
+        match = self.match(key, salt)
+        for count in range(len(match), 0, -1):
             tokens = count * self.page_size
             needed = [i for i in range(count) if (i + 1) * self.page_size > tokens - self.window]
-            if tokens <= len(key) - rerun and (not need_window or all(found[i].window for i in needed)):
+            if tokens <= len(key) - rerun and (not need_window or all(match[i].window for i in needed)):
                 return tokens
         return 0
 

@@ -21,11 +21,11 @@ from tests.reference.cache.disk import (
     SIZE,
     SPACE,
     TAKES,
+    are_stored,
     chain,
     data,
     files,
     fill,
-    found,
     opened,
     there,
     used,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 def test_there_and_back(tmp_path: Path) -> None:
     with opened(tmp_path) as pages:
         fill(pages, range(20))
-        assert found(pages, range(20)) == [False] * 20
-        assert found(pages, [3, 4, 99, 5]) == [False] * 2, "the leading ones only"
-        assert not found(pages, [99, 3])
-        assert not found(pages, [])
+        assert are_stored(pages, range(20)) == [False] * 20
+        assert are_stored(pages, [3, 4, 99, 5]) == [False] * 2, "the leading ones only"
+        assert not are_stored(pages, [99, 3])
+        assert not are_stored(pages, [])
         stats = pages.stats
     assert (stats.stored, stats.read, stats.dropped, stats.evicted) == (20, 22, 0, 0)
     assert (stats.bytes, stats.fault) == (20 * TAKES, "")
@@ -52,14 +52,14 @@ def test_a_later_server_finds_them(tmp_path: Path) -> None:
     with opened(tmp_path / "of" / "all") as pages:
         fill(pages, range(5))
     with opened(tmp_path / "of" / "all") as pages:
-        assert found(pages, range(6)) == [False] * 5
+        assert are_stored(pages, range(6)) == [False] * 5
         assert pages.stats.bytes == 5 * TAKES
 
 
 def test_another_space_does_not(tmp_path: Path) -> None:
     with opened(tmp_path) as pages, opened(tmp_path, OTHER) as others:
         fill(pages, range(5))
-        assert not found(others, range(5))
+        assert not are_stored(others, range(5))
 
 
 @given(st.lists(st.booleans(), max_size=6))
@@ -162,10 +162,10 @@ def test_what_is_no_page_is_removed(tmp_path: Path, spoil: Callable[[Path], None
         fill(pages, range(3))
         path = next(path for path in files(tmp_path) if path.name == chain(1).hex())
         spoil(path)
-        assert found(pages, range(3)) == [False]
+        assert are_stored(pages, range(3)) == [False]
         assert not os.path.lexists(path)
         fill(pages, [1])
-        assert found(pages, range(3)) == [False] * 3
+        assert are_stored(pages, range(3)) == [False] * 3
         assert not pages.stats.fault
 
 
@@ -176,7 +176,7 @@ def test_a_folder_in_its_place_is_left_alone(tmp_path: Path) -> None:
         path.unlink()
         path.mkdir()
         fill(pages, range(3))
-        assert found(pages, range(3)) == [False]
+        assert are_stored(pages, range(3)) == [False]
         assert pages.stats.fault == "Failing"
         assert path.is_dir()
 
@@ -235,7 +235,7 @@ def test_the_limit(tmp_path: Path) -> None:
     with opened(tmp_path, limit=100 * TAKES) as pages:
         fill(pages, range(50))
         _age(tmp_path, dict.fromkeys(range(50), 1000))
-        assert found(pages, range(10)) == [False] * 10
+        assert are_stored(pages, range(10)) == [False] * 10
         for start in range(50, 300, 5):
             fill(pages, range(start, start + 5))
             assert used(tmp_path) <= 100 * TAKES
@@ -329,7 +329,7 @@ def test_metrics(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     with opened(tmp_path, registry=registry) as pages:
         fill(pages, [0, 0, 1])
-        found(pages, [0, 1, 2])
+        are_stored(pages, [0, 1, 2])
     text = generate_latest(registry).decode()
     for line in (
         'kv_disk_put_total{result="stored"} 2.0',

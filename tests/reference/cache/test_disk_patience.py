@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from epd_workers.reference.cache.disk.store import FETCHES, PENDING_BYTES, READERS
-from tests.reference.cache.disk import ask, chain, data, fill, found, opened
+from tests.reference.cache.disk import are_stored, ask, chain, data, fill, opened
 from tests.swapool.servers import until
 from tests.swapool.windows import descriptors
 
@@ -69,7 +69,7 @@ def test_a_fetch_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
         assert time.monotonic() >= fetch.deadline
         assert not fetch.pages
         hanging.gate.set()
-        until(lambda: found(pages, range(3)) == [False] * 3)
+        until(lambda: are_stored(pages, range(3)) == [False] * 3)
         assert not fetch.pages, "one answer, whatever comes later"
     assert settled == [1]
     assert hanging.asked[0] == chain(0)
@@ -176,7 +176,7 @@ def test_a_defect_ends_no_thread(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             pages.fetch([chain(0)], fail)
         pages.put(b"", data(0), replayed=False)
         fill(pages, [2])
-        assert found(pages, range(3)) == [False] * 3
+        assert are_stored(pages, range(3)) == [False] * 3
     assert {record.message for record in caplog.records} == {"pages on disk"}
 
 

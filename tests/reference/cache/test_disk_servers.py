@@ -10,13 +10,13 @@ from epd_workers.reference.cache.disk.fault import HOLD, Fault
 from tests.reference.cache.disk import (
     SPACE,
     TAKES,
+    are_stored,
     ask,
     chain,
     data,
     files,
     fill,
     finished,
-    found,
     opened,
     script,
     there,
@@ -84,7 +84,7 @@ with opened(folder) as pages:
                     exact |= set() if page.replayed else {number}
         for writer in writers:
             finished(writer)
-        assert found(pages, range(1000)) == [False] * 1000
+        assert are_stored(pages, range(1000)) == [False] * 1000
         assert not pages.stats.fault
 
 

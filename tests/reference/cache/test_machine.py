@@ -147,16 +147,16 @@ class PrefixMachine(RuleBasedStateMachine):
 
     @rule(key=prompts, salt=salts)
     def match(self, key: tuple[int, ...], salt: str) -> None:
-        found, expected = self.tree.match(key, salt), self.ledger.match(key, salt)
-        assert (found.key_tokens, found.tokens) == (len(key), PAGE * len(expected))
-        assert [page >= 0 for page in found.window_pages] == [entry.window for entry in expected]
-        check_entries(self.pool, key, found.pages, found.tokens)
-        for index, page in enumerate(found.window_pages):
+        actual, expected = self.tree.match(key, salt), self.ledger.match(key, salt)
+        assert (actual.key_tokens, actual.tokens) == (len(key), PAGE * len(expected))
+        assert [page >= 0 for page in actual.window_pages] == [entry.window for entry in expected]
+        check_entries(self.pool, key, actual.pages, actual.tokens)
+        for index, page in enumerate(actual.window_pages):
             if page >= 0:
-                check_windows(self.pool, key, found.window_pages, index * PAGE, (index + 1) * PAGE)
-        reach = found.window_tokens_from // PAGE
-        assert all(page >= 0 for page in found.window_pages[reach:])
-        assert not reach or found.window_pages[reach - 1] < 0
+                check_windows(self.pool, key, actual.window_pages, index * PAGE, (index + 1) * PAGE)
+        reach = actual.window_tokens_from // PAGE
+        assert all(page >= 0 for page in actual.window_pages[reach:])
+        assert not reach or actual.window_pages[reach - 1] < 0
 
     @invariant()
     def every_page_has_one_owner(self) -> None:

@@ -46,9 +46,9 @@ class Loop:
         for image in self.prompt.images:
             table[image.start : image.start + len(image.embeddings)] = image.embeddings
         ids = self.prompt.token_ids[first:stop]
-        found = [Rows(i, table[first + i][None]) for i, token in enumerate(ids) if token == 258]
+        actual = [Rows(i, table[first + i][None]) for i, token in enumerate(ids) if token == 258]
         self.pages.history = self.model.history(self.prompt.token_ids[:first])
-        return self._run(Extend(ids, self.pages, tuple(found), replayed=again))
+        return self._run(Extend(ids, self.pages, tuple(actual), replayed=again))
 
     def through(self, stops: Iterable[int], again: int = 0) -> torch.Tensor:
         """Chunks that end at `stops`, the first of which runs `again` rows again; logits of the last row."""

@@ -187,8 +187,8 @@ def test_a_prefix_hit_equals_a_cold_start(
     async def main() -> None:
         async with started(model, chunked_prefill_size=chunk, page_size=page_size, prefix_cache=True) as engine:
             first = await answer(engine, head, replace(SHORT, max_new_tokens=9))
-            said = [step.token_id for step in first[:-1]]
-            turns = [head, Prompt([*head.token_ids, *said, *text(more)], head.images), prompt]
+            tokens = [step.token_id for step in first[:-1]]
+            turns = [head, Prompt([*head.token_ids, *tokens, *text(more)], head.images), prompt]
             warm = [await answer(engine, turn) for turn in turns]
             hits = engine.load().hit_tokens
             assert engine.flush_cache()

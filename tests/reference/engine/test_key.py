@@ -47,8 +47,8 @@ def test_a_picture_counts_with_all_its_bits() -> None:
 
 
 def test_an_answer_is_named_as_the_next_prompt_will_name_it() -> None:
-    prompt, said = Prompt(text(10), salt="s"), text(9, 1)
+    prompt, message = Prompt(text(10), salt="s"), text(9, 1)
     names = Names(Job("a", "generate", prompt, SHORT, 0, print), 258, 4)
     assert len(names.chain()) == 2
-    assert len(names.chain(said[:1])) == 2
-    assert list(names.chain(said)) == chain([*prompt.token_ids, *said], 4, "s")
+    assert len(names.chain(message[:1])) == 2
+    assert list(names.chain(message)) == chain([*prompt.token_ids, *message], 4, "s")

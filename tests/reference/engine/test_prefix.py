@@ -41,10 +41,10 @@ async def hit(engine: Engine, prompt: Prompt, **sampling: Any) -> int:
     before = engine.load()
     await answer(engine, prompt, replace(ONE, **sampling))
     after = engine.load()
-    found = after.hit_tokens - before.hit_tokens
-    assert after.hits - before.hits == (found > 0)
-    assert after.prompt_tokens - before.prompt_tokens == len(prompt.token_ids) - found
-    return found
+    tokens = after.hit_tokens - before.hit_tokens
+    assert after.hits - before.hits == (tokens > 0)
+    assert after.prompt_tokens - before.prompt_tokens == len(prompt.token_ids) - tokens
+    return tokens
 
 
 async def test_hits_end_at_pages_and_leave_a_token_to_run(model: LoadedModel) -> None:
@@ -66,8 +66,8 @@ async def test_an_answer_is_found_by_the_next_turn(model: LoadedModel) -> None:
     prompt = Prompt(text(10))
     async with started(model, prefix_cache=True) as engine:
         steps = await answer(engine, prompt, replace(SHORT, max_new_tokens=20))
-        said = [step.token_id for step in steps]
-        assert await hit(engine, Prompt([*prompt.token_ids, *said, *text(5)])) == 28  # the last token has not run
+        tokens = [step.token_id for step in steps]
+        assert await hit(engine, Prompt([*prompt.token_ids, *tokens, *text(5)])) == 28  # the last token has not run
 
 
 async def test_a_resumed_answer_is_found_where_its_windows_are_complete(model: LoadedModel) -> None:
@@ -75,9 +75,9 @@ async def test_a_resumed_answer_is_found_where_its_windows_are_complete(model: L
     async with started(model) as prefill, started(model, prefix_cache=True) as decode:
         handover = await prefill.prefill("p", prompt, replace(SHORT, max_new_tokens=20), pieces.append)
         steps = await collect(decode.resume("d", prompt, replace(SHORT, max_new_tokens=20), handover, pieces))
-        said = [step.token_id for step in steps]
-        assert await hit(decode, Prompt([*prompt.token_ids, *said[:18], 7])) == 48
-        assert await hit(decode, Prompt([*prompt.token_ids, *said[:2], 7])) == 0
+        tokens = [step.token_id for step in steps]
+        assert await hit(decode, Prompt([*prompt.token_ids, *tokens[:18], 7])) == 48
+        assert await hit(decode, Prompt([*prompt.token_ids, *tokens[:2], 7])) == 0
 
 
 async def test_pictures_are_told_apart_by_their_rows(model: LoadedModel) -> None:
@@ -182,15 +182,15 @@ async def test_replay_says_why_it_does_not_run(model: LoadedModel) -> None:
         assert (state.decoder_active, state.decoder_reason, state.preset) == (False, "TurnedOff", "")
         assert (state.encoder_active, state.encoder_reason) == (False, "TurnedOff")
     async with started(model, replay="0.5.23", encoder_replay=True, prefix_cache=True) as engine:
-        told = []
+        reported = []
         for length, logprobs in ((0, False), (8, True), (40, True), (8, True), (7, False), (40, False), (40, True)):
             if length:
                 await answer(engine, Prompt(text(length, length)), replace(ONE, prompt_logprobs=logprobs))
             state = engine.replay()
-            told.append((state.decoder_active, state.decoder_reason, state.encoder_active, state.encoder_reason))
+            reported.append((state.decoder_active, state.decoder_reason, state.encoder_active, state.encoder_reason))
         waiting = (False, "NoLongPromptYet", False, "NoPrefixHitYet")
         bypassed = (False, "PromptLogprobs", False, "PromptLogprobs")
-        assert told == [waiting, waiting, bypassed, bypassed, bypassed, (True, "", True, ""), (True, "", True, "")]
+        assert reported == [waiting, waiting, bypassed, bypassed, bypassed, (True, "", True, ""), (True, "", True, "")]
         assert state.preset == "0.5.23"
         assert state.work.replayed == WINDOW
 
@@ -208,11 +208,11 @@ async def test_replay_that_these_limits_keep_from_running_says_so(model: LoadedM
 
 async def test_a_reason_does_not_come_back(model: LoadedModel) -> None:
     async with started(model, encoder_replay=True, prefix_cache=True) as engine:
-        told = []
+        reported = []
         for seed, logprobs in enumerate((True, False, True)):
             await answer(engine, Prompt(text(40, seed)), replace(ONE, prompt_logprobs=logprobs))
-            told.append(engine.replay().encoder_reason)
-        assert told == ["PromptLogprobs", "NoPrefixHitYet", "NoPrefixHitYet"]
+            reported.append(engine.replay().encoder_reason)
+        assert reported == ["PromptLogprobs", "NoPrefixHitYet", "NoPrefixHitYet"]
 
 
 async def test_what_replay_spared_never_goes_back(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

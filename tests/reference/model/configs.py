@@ -39,26 +39,26 @@ def tiny(
     """A config.json dictionary.
 
     Args:
-        lead: window-only layers in front.
+        lead: Window-only layers in front.
         encoder: (ratio, Reuse layers behind) of each KV source of the first half.
-        decoder: layers of each selection of the second half; the first group starts with the last KV source.
-        trailing: window-only layers at the end.
-        heads: attention heads.
-        groups: output groups.
-        head_dim: attention head size.
-        rope: rotated values of a head.
+        decoder: Layers of each selection of the second half; the first group starts with the last KV source.
+        trailing: Window-only layers at the end.
+        heads: Attention heads.
+        groups: Output groups.
+        head_dim: Attention head size.
+        rope: Rotated values of a head.
         hidden: d.
-        ranks: query and output ranks.
+        ranks: Query and output ranks.
         window: W.
-        index: index heads, head size, top-k.
-        candidates: blocks kept, entries a block.
-        experts: routed, chosen, intermediate size.
-        streams: residual streams.
-        engram: layers, n-gram size, heads, head size, prime search start.
-        stages: draft stages.
-        targets: at most this many of the last layers feed them.
-        vision: layers, hidden size, heads.
-        context: longest sequence.
+        index: Index heads, head size, top-k.
+        candidates: Blocks kept, entries a block.
+        experts: Routed, chosen, intermediate size.
+        streams: Residual streams.
+        engram: Layers, n-gram size, heads, head size, prime search start.
+        stages: Draft stages.
+        targets: At most this many of the last layers feed them.
+        vision: Layers, hidden size, heads.
+        context: Longest sequence.
     """
     ratios, kv, selecting = [0] * lead, [], []
     for ratio, reuse in encoder:
@@ -310,9 +310,9 @@ def random_weights(config: dict[str, Any], seed: int, sharpness: float = 3.0) ->
     """Float64 weights under the released names.
 
     Args:
-        config: a config.json dictionary.
-        seed: of the draws.
-        sharpness: the spread of the attention scores; about 3 picks rows, well below 1 averages them.
+        config: A config.json dictionary.
+        seed: Of the draws.
+        sharpness: The spread of the attention scores; about 3 picks rows, well below 1 averages them.
     """
     text = config["text_config"]
     put = _Draws(torch.Generator().manual_seed(seed), {})

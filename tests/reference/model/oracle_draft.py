@@ -64,12 +64,12 @@ def draft(config: dict[str, Any], w: Weights, trace: Trace, last: int, sampled: 
     """Drafts a block behind position `last` from the token sampled there.
 
     Args:
-        config: the released config.json structure, with at least one draft stage.
+        config: The released config.json structure, with at least one draft stage.
         w: float64 tensors under the released names.
-        trace: a run whose target layers ran on the ring's rows.
-        last: the last processed position p; the block sits at p + 1, p + 2, ...
-        sampled: the token that the target chose for p + 1.
-        kv: the cache formats.
+        trace: A run whose target layers ran on the ring's rows.
+        last: The last processed position p; the block sits at p + 1, p + 2, ...
+        sampled: The token that the target chose for p + 1.
+        kv: The cache formats.
 
     Returns:
         Greedy choices and what they were made from.

@@ -27,14 +27,14 @@ def table_primes(layers: int, orders: int, heads: int, floor: int) -> list[list[
     for _ in range(layers):
         by_order = []
         for _ in range(orders):
-            found: list[int] = []
+            actual: list[int] = []
             n = floor
-            while len(found) < heads:
+            while len(actual) < heads:
                 if n not in used and is_prime(n):
-                    found.append(n)
+                    actual.append(n)
                     used.add(n)
                 n += 1
-            by_order.append(found)
+            by_order.append(actual)
         tables.append(by_order)
     return tables
 

@@ -159,11 +159,11 @@ def moe(x: Tensor, image: list[bool], text: dict[str, Any], w: Weights, name: st
 
     Args:
         x: [rows, d].
-        image: which rows route by the vision bias.
-        text: the text config.
+        image: Which rows route by the vision bias.
+        text: The text config.
         w: weights.
-        name: like `layers.3.ffn`.
-        top: experts a token.
+        name: Like `layers.3.ffn`.
+        top: Experts a token.
     """
     limit = text["swiglu_limit"]
     affinity = torch.sqrt(torch.nn.functional.softplus(x @ w[f"{name}.gate.weight"].T))

@@ -42,14 +42,14 @@ def steps_of(
     """The forwards of one request.
 
     Args:
-        chunks: rows of each extend, in order, behind the hit.
+        chunks: Rows of each extend, in order, behind the hit.
         window: W.
-        replay: the decoder replay rule, or None for every row in every layer.
-        whole_extend: one flag, or one a chunk: the chunk's late layers run on all its rows.
-        decode: single rows decoded after the chunks; they are never trimmed.
-        hit: rows whose global entries are cached and whose windows are not; the last min(hit, W) run again in
+        replay: The decoder replay rule, or None for every row in every layer.
+        whole_extend: One flag, or one a chunk: the chunk's late layers run on all its rows.
+        decode: Single rows decoded after the chunks; they are never trimmed.
+        hit: Rows whose global entries are cached and whose windows are not; the last min(hit, W) run again in
             front of the first extend.
-        halo: instead of min(W, E) the late layers run on this many last rows and see no row before them.
+        halo: Instead of min(W, E) the late layers run on this many last rows and see no row before them.
 
     Returns:
         One step a forward.

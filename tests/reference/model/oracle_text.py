@@ -251,19 +251,19 @@ def forward(
     """Runs the model over one request.
 
     Args:
-        config: the released config.json structure.
+        config: The released config.json structure.
         weights: float64 tensors under the released names.
-        token_ids: n ids.
-        image_rows: position -> embedding row [d], for every image token.
-        token_map: token id -> compressed Engram id; the identity by default.
-        kv: the cache formats.
-        chunks: rows of each extend behind the hit; by default one for all.
-        decode: how many last rows are decoded one by one.
-        replay: the decoder replay rule.
-        whole_extend: chunks whose late layers run on all rows.
-        halo: with `replay`, the late layers run on this many last rows of each extend instead of W.
-        hit: rows whose global entries come from `given`.
-        given: a run over at least those rows.
+        token_ids: N ids.
+        image_rows: Position -> embedding row [d], for every image token.
+        token_map: Token id -> compressed Engram id; the identity by default.
+        kv: The cache formats.
+        chunks: Rows of each extend behind the hit; by default one for all.
+        decode: How many last rows are decoded one by one.
+        replay: The decoder replay rule.
+        whole_extend: Chunks whose late layers run on all rows.
+        halo: With `replay`, the late layers run on this many last rows of each extend instead of W.
+        hit: Rows whose global entries come from `given`.
+        given: A run over at least those rows.
 
     Returns:
         The trace; rows that did not run hold NaN.
@@ -323,17 +323,17 @@ def encoder_replay(
     come from a cold run of the same ids, all rows in all layers.
 
     Args:
-        config: the released config.json structure.
+        config: The released config.json structure.
         weights: float64 tensors under the released names.
-        token_ids: n ids, hit included.
-        hit: cached rows; a multiple of every compression ratio.
-        image_rows: as in `forward`.
-        token_map: as in `forward`.
-        kv: the cache formats.
-        chunks: rows of each extend behind the hit.
-        decode: how many last rows are decoded one by one.
-        replay: the decoder replay rule; its extend counts the replayed rows too.
-        whole_extend: chunks whose late layers run on all rows.
+        token_ids: N ids, hit included.
+        hit: Cached rows; a multiple of every compression ratio.
+        image_rows: As in `forward`.
+        token_map: As in `forward`.
+        kv: The cache formats.
+        chunks: Rows of each extend behind the hit.
+        decode: How many last rows are decoded one by one.
+        replay: The decoder replay rule; its extend counts the replayed rows too.
+        whole_extend: Chunks whose late layers run on all rows.
 
     Returns:
         The trace; rows before the replay hold NaN.

@@ -62,9 +62,9 @@ def test_a_round_trip_gives_the_quantised_parameters(original: Path) -> None:
     config, loaded = checkpoint.load(original, torch.float32)
     assert config == SMALL
     wanted = checkpoint.quantised(model())
-    found = dict(loaded.named_parameters())
-    assert found.keys() == wanted.keys() == dict(model().named_parameters()).keys()
-    for name, value in found.items():
+    actual = dict(loaded.named_parameters())
+    assert actual.keys() == wanted.keys() == dict(model().named_parameters()).keys()
+    for name, value in actual.items():
         assert torch.equal(value, wanted[name]), name
         assert value.device.type == "cpu"
 

@@ -68,11 +68,11 @@ def test_a_block_equals_the_second_implementation(data: dict[str, Any], seed: in
     made = scene(data, seed, 22, kv)
     for last in (0, 3, 21):  # windows of 4 to 16: not full yet, and full
         wanted = oracle_draft.draft(data, made.weights, made.trace, last, 5, kv)
-        found = made.draft.propose(
+        actual = made.draft.propose(
             torch.tensor([5]), torch.tensor([last]), made.ring(last, CODECS[kv]), made.model, CODECS[kv]
         )
-        assert found.ids.tolist() == [wanted.ids]
-        torch.testing.assert_close(found.confidence[0], wanted.confidence.sigmoid(), rtol=1e-10, atol=1e-12)
+        assert actual.ids.tolist() == [wanted.ids]
+        torch.testing.assert_close(actual.confidence[0], wanted.confidence.sigmoid(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kv", ["fp4", "bf16"])

@@ -41,7 +41,7 @@ def inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 def test_equals_the_formula_in_plain_python() -> None:
     module = made(torch.float64)
     streams, indices, image = inputs(torch.float64)
-    found = module(streams, indices, image)
+    actual = module(streams, indices, image)
     table, wkv = module.embed.weight.tolist(), module.wkv.weight.tolist()
     q, k = module.q_weight.tolist(), module.k_weight.tolist()
     for b in range(2):
@@ -60,15 +60,15 @@ def test_equals_the_formula_in_plain_python() -> None:
                 gate = 0.0 if image[b, p] else gate
                 wanted = [r + gate * v for r, v in zip(stream, value, strict=True)]
                 torch.testing.assert_close(
-                    found[b, p, s], torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12
+                    actual[b, p, s], torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12
                 )
 
 
 def test_image_positions_are_left_alone() -> None:
     streams, indices, image = inputs(torch.float64)
-    found = made(torch.float64)(streams, indices, image)
-    assert torch.equal(found[image], streams[image])
-    assert not torch.isclose(found[~image], streams[~image]).any(dim=-1).all()
+    actual = made(torch.float64)(streams, indices, image)
+    assert torch.equal(actual[image], streams[image])
+    assert not torch.isclose(actual[~image], streams[~image]).any(dim=-1).all()
 
 
 def test_float32_trains_every_parameter_with_finite_slopes() -> None:

@@ -70,11 +70,11 @@ def slow_rows(config: TextConfig, mapping: tuple[int, ...], ids: list[int], imag
 
 
 def test_the_released_primes() -> None:
-    found = primes(RELEASED.text)
-    assert found[0][0][0] == 16_000_057
+    actual = primes(RELEASED.text)
+    assert actual[0][0][0] == 16_000_057
     assert table_rows(RELEASED.text) == (384_006_168, 384_016_682) == RELEASED.text.engram_num_embeddings
-    assert [len(order) for layer in found for order in layer] == [8] * 6
-    flat = [size for layer in found for order in layer for size in order]
+    assert [len(order) for layer in actual for order in layer] == [8] * 6
+    flat = [size for layer in actual for order in layer for size in order]
     assert len(set(flat)) == 48
     assert all(slow_prime(size) for size in flat)
 

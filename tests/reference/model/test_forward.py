@@ -40,7 +40,7 @@ def same(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 cuts = st.lists(st.integers(1, N - 1), max_size=4, unique=True).map(
-    lambda found: [b - a for a, b in pairwise([0, *sorted(found), N])]
+    lambda cuts: [b - a for a, b in pairwise([0, *sorted(cuts), N])]
 )
 
 

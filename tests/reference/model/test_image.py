@@ -51,9 +51,9 @@ def accepted(width: int, height: int) -> bool:
     ],
 )
 def test_released_plans(size: tuple[int, int], canvas: tuple[int, int], cells: tuple[int, int], span: int) -> None:
-    found = plan(*size, VISION)
-    assert (found.size, found.cells, found.span, found.stretch) == (canvas, cells, span, False)
-    assert found.grid == (canvas[1] // 14, canvas[0] // 14)
+    plan_result = plan(*size, VISION)
+    assert (plan_result.size, plan_result.cells, plan_result.span, plan_result.stretch) == (canvas, cells, span, False)
+    assert plan_result.grid == (canvas[1] // 14, canvas[0] // 14)
 
 
 @given(SIDES, SIDES, CONFIGS)
@@ -62,13 +62,13 @@ def test_every_size_gets_a_bounded_span_or_a_clear_refusal(width: int, height: i
         with pytest.raises(BadImage, match=f"{width}x{height}"):
             plan(width, height, vision)
         return
-    found = plan(width, height, vision)
-    high, wide = found.grid
+    plan_result = plan(width, height, vision)
+    high, wide = plan_result.grid
     ratio = vision.downsample_ratio
     assert min(high, wide) >= 1
-    assert found.cells == (-(-high // ratio), -(-wide // ratio))
-    assert 4 <= found.span == found.cells[0] * (found.cells[1] + 1) + 2 <= vision.max_image_tokens
-    assert found.size == (wide * vision.patch_size, high * vision.patch_size)
+    assert plan_result.cells == (-(-high // ratio), -(-wide // ratio))
+    assert 4 <= plan_result.span == plan_result.cells[0] * (plan_result.cells[1] + 1) + 2 <= vision.max_image_tokens
+    assert plan_result.size == (wide * vision.patch_size, high * vision.patch_size)
 
 
 @given(SIDES, SIDES)
@@ -128,14 +128,14 @@ def test_a_limit_on_width_stretches() -> None:
 def test_order_of_pixels(high: int, wide: int, side: int, random: object) -> None:
     generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined] # Hypothesis' own random
     pixels = generator.integers(0, 256, (high * side, wide * side, 3), dtype=np.uint8)
-    found = patches(Image.fromarray(pixels), Plan((high, wide), (1, 1), side))
-    assert (found.shape, found.dtype) == ((high * wide, 3 * side * side), torch.float32)
+    actual = patches(Image.fromarray(pixels), Plan((high, wide), (1, 1), side))
+    assert (actual.shape, actual.dtype) == ((high * wide, 3 * side * side), torch.float32)
     for line in range(high * side):
         for column in range(wide * side):
             for channel in range(3):
                 patch = (line // side) * wide + column // side
                 at = channel * side * side + (line % side) * side + column % side
-                assert abs(found[patch, at].item() - (int(pixels[line, column, channel]) / 127.5 - 1)) < 1e-6
+                assert abs(actual[patch, at].item() - (int(pixels[line, column, channel]) / 127.5 - 1)) < 1e-6
 
 
 def test_padding_is_grey() -> None:

@@ -102,10 +102,10 @@ def released() -> dict[str, tuple[int, ...]]:
 
 
 def test_names_and_shapes_at_released_sizes() -> None:
-    found = parameter_shapes(RELEASED)
-    assert found == released()
+    actual = parameter_shapes(RELEASED)
+    assert actual == released()
     # Layers, draft stages, routed experts, tables, the vision tower: 763 billion values in all.
-    assert sum(math.prod(shape) for shape in found.values()) == 763_205_315_794
+    assert sum(math.prod(shape) for shape in actual.values()) == 763_205_315_794
 
 
 def test_stored_tensors_add_up_to_the_released_headers() -> None:

@@ -155,9 +155,11 @@ def test_span(cells: tuple[int, int], lead: list[int], dim: int) -> None:
     high, wide = cells
     rows = torch.randn(*lead, high * wide, dim)
     start, newline, end = torch.randn(3, dim)
-    found = span(rows, cells, start, newline, end)
-    assert found.shape == (*lead, high * (wide + 1) + 2, dim)
-    for spanned, picture in zip(found.reshape(-1, *found.shape[-2:]), rows.reshape(-1, *rows.shape[-2:]), strict=True):
+    actual = span(rows, cells, start, newline, end)
+    assert actual.shape == (*lead, high * (wide + 1) + 2, dim)
+    for spanned, picture in zip(
+        actual.reshape(-1, *actual.shape[-2:]), rows.reshape(-1, *rows.shape[-2:]), strict=True
+    ):
         expected = [start]
         for line in range(high):
             expected += [*picture[line * wide : (line + 1) * wide], newline]

@@ -196,8 +196,8 @@ def same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     return len(left) == len(right) and all(a.equal(b) for a, b in zip(left, right, strict=True))
 
 
-def grown(prompt: Prompt, said: Sequence[int], words: int, rows: int = 0, seed: int = 0) -> Prompt:
+def grown(prompt: Prompt, message: Sequence[int], words: int, rows: int = 0, seed: int = 0) -> Prompt:
     """The next turn: the answer, perhaps a picture, and more words."""
-    before = [*prompt.token_ids, *said]
+    before = [*prompt.token_ids, *message]
     shown = [picture(len(before), rows, seed)] if rows else []
     return replace(prompt, token_ids=[*before, *[258] * rows, *text(words, seed)], images=[*prompt.images, *shown])

@@ -150,9 +150,9 @@ async def test_salts_share_neither_tree_nor_folder_nor_pool(model: LoadedModel) 
         stores = Stores(windows, pages)
         async with served(model, stores, **BOUNDS) as server, served(model, stores, **BOUNDS) as other:
             for salt in ("one", "another", ""):
-                for asked, found in ((TALK, 0), (TURN, AT)):
+                for asked, actual in ((TALK, 0), (TURN, AT)):
                     handover, _ = await server.prefill(replace(asked, salt=salt))
-                    assert handover.first.cached_tokens == found
+                    assert handover.first.cached_tokens == actual
                     assert pages.drain(10)
             assert server.adopted == 3
             assert (await other.prefill(replace(TURN, salt="a third")))[0].first.cached_tokens == 0

@@ -45,18 +45,18 @@ def test_every_turn_goes_on_exactly_wherever_it_lands(
         with folder(model, **given) as pages:
             stores = Stores(windows, pages)
             async with served(model, stores, **given) as one, served(model, stores, **given) as other:
-                prompt, said, ran = Prompt([], salt=salt), list[int](), 0
+                prompt, messages, ran = Prompt([], salt=salt), list[int](), 0
                 for number, (words, rows, new, where, prompt_only) in enumerate(turns):
-                    prompt = grown(prompt, said, words, rows, number + 1)
+                    prompt = grown(prompt, messages, words, rows, number + 1)
                     server, tokens = (one, other)[where], len(prompt.token_ids)
                     adopted, hit = server.adopted, reference.adopts(ran, tokens)
                     if prompt_only:
                         handover, _ = await server.prefill(prompt)
-                        said, ran, cached = [handover.first.token_id], tokens, handover.first.cached_tokens
+                        messages, ran, cached = [handover.first.token_id], tokens, handover.first.cached_tokens
                         assert handover.exact
                     else:
                         steps = await server.generate(prompt, new)
-                        said = [step.token_id for step in steps]
+                        messages = [step.token_id for step in steps]
                         ran, cached = tokens + new - 1, steps[0].cached_tokens
                     assert cached == hit
                     assert server.adopted - adopted == (hit > 0)

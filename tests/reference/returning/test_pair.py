@@ -97,10 +97,10 @@ async def test_decode_leaves_nothing_of_an_approximate_run_nor_of_one_that_does_
 async def test_a_handover_with_pictures_elsewhere_is_refused(model: LoadedModel) -> None:
     async with served(model, Stores(), **BOUNDS) as prefill:
         handover, pieces = await prefill.prefill(TALK)
-        told = handover.to_json()
-        told["pictures"] = [{**told["pictures"][0], "start": 3}]
+        reported = handover.to_json()
+        reported["pictures"] = [{**reported["pictures"][0], "start": 3}]
         with pytest.raises(InvalidRequest, match=r"pictures\[0\] covers range\(3, 8\)"):
-            await prefill.resume(TALK, Handover.from_json(told), pieces)
-        told["pictures"] = [{**told["pictures"][0], "digest": "no"}]
+            await prefill.resume(TALK, Handover.from_json(reported), pieces)
+        reported["pictures"] = [{**reported["pictures"][0], "digest": "no"}]
         with pytest.raises(InvalidRequest, match="64 hexadecimal digits"):
-            Handover.from_json(told)
+            Handover.from_json(reported)

@@ -65,7 +65,7 @@ def test_nothing_is_left_of_who_goes_while_it_is_asked_for(
     assert stores.wakes.acquire(blocking=False)
     assert stores.read > 0  # whoever reads what has come wants no more
     assert [key.position for key in stores.asked] == ([] if during == "fetch" else [16])
-    found = stores.recall.take()
-    assert found == (Found(1, (stores.page,) * 3, 16) if not during else Found(1, position=found.position))
+    actual = stores.recall.take()
+    assert actual == (Found(1, (stores.page,) * 3, 16) if not during else Found(1, position=actual.position))
     verdicts = stores.pool.metrics.registry.get_sample_value("swapool_get_total", {"result": "miss"})
     assert verdicts == len(stores.asked)

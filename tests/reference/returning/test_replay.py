@@ -45,10 +45,10 @@ def test_a_lost_window_is_replayed(
         with folder(model, **given) as pages:
             stores = Stores(lost, pages)
             async with served(model, stores, **given) as one, served(model, stores, **given) as other:
-                said = [step.token_id for step in await one.generate(TALK, 4)]
+                tokens = [step.token_id for step in await one.generate(TALK, 4)]
                 assert pages.drain(10)
                 await asyncio.sleep(2e-3)
-                server, prompt = other if lands_elsewhere else one, grown(TALK, said, words, rows, 7)
+                server, prompt = other if lands_elsewhere else one, grown(TALK, tokens, words, rows, 7)
                 hit = reference.replays(len(TALK.token_ids) + 3, len(prompt.token_ids))
                 steps = await server.generate(prompt)
                 assert steps[0].cached_tokens == hit

@@ -52,14 +52,14 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["inspect", "--json", *words]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    captured: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return captured
 
 
 def test_the_released_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    found = inspected(capsys, "--released")
-    assert found["bytes_per_token"] == 890
-    table = {(line["scope"], line["item"]): line["bytes"] for line in found["table"]}
+    actual = inspected(capsys, "--released")
+    assert actual["bytes_per_token"] == 890
+    table = {(line["scope"], line["item"]): line["bytes"] for line in actual["table"]}
     assert table["request", "windows"] == 2_703_360
     assert table["request", "pending pairs"] == 12_288
     assert table["page", "global entries"] == 64 * 890

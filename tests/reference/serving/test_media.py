@@ -64,8 +64,8 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.mark.parametrize("path", ["/image", "/hop/0", "/hop/2"])
 async def test_images_come_from_http(site: str, session: aiohttp.ClientSession, path: str) -> None:
-    found = await load_image(session, site + path, LIMITS)
-    assert (found.size, found.getpixel((0, 0))) == ((60, 40), (0, 0, 255))
+    actual = await load_image(session, site + path, LIMITS)
+    assert (actual.size, actual.getpixel((0, 0))) == ((60, 40), (0, 0, 255))
 
 
 async def test_images_come_from_data_urls(session: aiohttp.ClientSession) -> None:

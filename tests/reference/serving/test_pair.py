@@ -33,7 +33,7 @@ async def trio(fleet: Fleet, *flags: str) -> tuple[Running, Running, Running]:
     return alone, await fleet.start("prefill", "--vision", "local", *flags), await fleet.start("decode", *flags)
 
 
-def told(reply: Reply) -> Any:
+def answer_of(reply: Reply) -> Any:
     """What an answer says, without its names and times, and without what happened to be cached."""
     assert reply.status == 200, reply.body
     return reply.body["choices"], bare(reply.body["usage"])
@@ -65,7 +65,7 @@ def test_a_pair_says_what_one_server_says_around_every_page_boundary(checkpoint:
         body = chat(with_images(text, *map(data_url, images)), **fields)
         expected = await alone.post(CHAT, body)
         first, second = await fleet.pair(prefill, decode, body)
-        assert alike(told(second), told(expected))
+        assert alike(answer_of(second), answer_of(expected))
         assert first.status == 200
         await fleet.idle()
 
@@ -99,7 +99,7 @@ async def test_replaying_pairs_say_what_one_replaying_server_says(fleet: Fleet, 
     for text in ("long " * 30, "long " * 31 + "and then short"):
         body = chat(text, logprobs=True, top_logprobs=2)
         _, answer = await fleet.pair(prefill, decode, body)
-        assert alike(told(answer), told(await alone.post(CHAT, body)))
+        assert alike(answer_of(answer), answer_of(await alone.post(CHAT, body)))
     for server, active in ((alone, True), (prefill, True), (decode, False)):
         half = (await server.get("/server_info")).body["replay"]["decoder"]
         assert half["active"] is active
@@ -109,9 +109,9 @@ async def test_replaying_pairs_say_what_one_replaying_server_says(fleet: Fleet, 
 async def test_a_pair_tells_how_much_of_a_prompt_was_cached(fleet: Fleet) -> None:
     prefill, decode = await fleet.start("prefill"), await fleet.start("decode")
     body = chat("the same long beginning of a prompt " * 3)
-    told = [(await fleet.pair(prefill, decode, body))[1].body["usage"] for _ in range(2)]
-    length = told[0]["prompt_tokens"]
-    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in told] == [0, (length - 1) // PAGE * PAGE]
+    reported = [(await fleet.pair(prefill, decode, body))[1].body["usage"] for _ in range(2)]
+    length = reported[0]["prompt_tokens"]
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in reported] == [0, (length - 1) // PAGE * PAGE]
     native = {"text": "abc" * 30, "sampling_params": {"max_new_tokens": 1}}
     first, again = [(await fleet.pair(prefill, decode, native, "/generate"))[1].body for _ in range(2)]
     assert first["meta_info"]["cached_tokens"] == 0 < again["meta_info"]["cached_tokens"]
@@ -124,7 +124,7 @@ async def test_images_go_through_encoders(fleet: Fleet) -> None:
     await fleet.register(prefill, *encoders)
     body = chat(with_images("?", data_url("red"), data_url("blue"), data_url("green")))
     _, answer = await fleet.pair(prefill, decode, body)
-    assert alike(told(answer), told(await alone.post(CHAT, body)))
+    assert alike(answer_of(answer), answer_of(await alone.post(CHAT, body)))
     legs = answer.body["epd"]["legs"]
     assert [leg["role"] for leg in legs] == ["prefill", "decode"]
     assert [image["tokens"] for image in legs[0]["images"]] == [SMALL_PICTURE] * 3
@@ -158,7 +158,7 @@ async def test_lists_of_rooms(fleet: Fleet, prompt: Any, n: int) -> None:
     body = {"model": "reference", "prompt": prompt, "n": n, "seed": 4, "max_tokens": 5, "logprobs": 2}
     count = n * (2 if (isinstance(prompt[0], str) and isinstance(prompt, list)) or isinstance(prompt[0], list) else 1)
     _, answer = await fleet.pair(prefill, decode, body, "/v1/completions", count if count > 1 else None)
-    assert alike(told(answer), told(await alone.post("/v1/completions", body)))
+    assert alike(answer_of(answer), answer_of(await alone.post("/v1/completions", body)))
     assert len({choice["text"] for choice in answer.body["choices"]}) == count
     await fleet.idle()
 
@@ -242,5 +242,5 @@ async def test_many_pairs_at_once_do_not_mix(fleet: Fleet) -> None:
     bodies = [chat(f"prompt {number}" * (number % 4 + 1), seed=number, temperature=1) for number in range(16)]
     answers = await asyncio.gather(*(fleet.pair(prefill, decode, body) for body in bodies))
     for body, (_, answer) in zip(bodies, answers, strict=True):
-        assert alike(told(answer), told(await alone.post(CHAT, body)))
+        assert alike(answer_of(answer), answer_of(await alone.post(CHAT, body)))
     await fleet.idle()

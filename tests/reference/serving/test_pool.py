@@ -114,34 +114,34 @@ def cached(answer: Reply) -> int:
     return tokens
 
 
-async def told(server: Running) -> dict[str, Any]:
+async def server_info(server: Running) -> dict[str, Any]:
     info: dict[str, Any] = (await server.get("/server_info")).body
     return info
 
 
 async def adopted(server: Running) -> int:
-    count: int = (await told(server))["replay"]["encoder"]["windows_adopted"]
+    count: int = (await server_info(server))["replay"]["encoder"]["windows_adopted"]
     return count
 
 
 async def until(server: Running, name: str, check: Callable[[Any], bool]) -> None:
     """Wait until a part of what a server tells of itself is as it should be."""
 
-    async def found() -> bool:
-        return check((await told(server))[name])
+    async def reached() -> bool:
+        return check((await server_info(server))[name])
 
-    await wait_for(found, AT_ONCE_SECONDS)
+    await wait_for(reached, AT_ONCE_SECONDS)
 
 
 async def kept(server: Running, windows: int, pages: int, *others: Running) -> None:
     """Wait until a server has stored that many windows, and it and others together that many pages."""
     await until(server, "swa_pool", lambda pool: pool is not None and pool["stored"] >= windows)
 
-    async def found() -> bool:
-        stored: list[int] = [(await told(one))["kv_disk"]["stored"] for one in (server, *others)]
+    async def reached() -> bool:
+        stored: list[int] = [(await server_info(one))["kv_disk"]["stored"] for one in (server, *others)]
         return sum(stored) >= pages
 
-    await wait_for(found, AT_ONCE_SECONDS)
+    await wait_for(reached, AT_ONCE_SECONDS)
 
 
 async def counted(server: Running) -> dict[str, float]:
@@ -164,7 +164,7 @@ async def test_a_conversation_that_returns_to_another_server(site: Site, valkey:
     answer = await ask(second, ids)
     assert answer.body["output_ids"] == (await ask(alone, ids)).body["output_ids"]
     assert cached(answer) == after(PROMPT) == 48
-    info = await told(second)
+    info = await server_info(second)
     assert info["swa_pool"].items() >= {"engine": "valkey", "fault": "", "hits": 1, "misses": 0}.items()
     assert info["replay"]["encoder"].items() >= {"active": True, "rows_replayed": 0, "windows_adopted": 1}.items()
     assert info["replay"]["encoder"]["rows_avoided"] > 0
@@ -195,7 +195,7 @@ async def test_what_a_replayed_conversation_leaves(site: Site, valkey: ValkeySer
     ids = next_turn(ids, await ask(server, ids))
     await kept(server, 2 + hits, 7)
     await ask(server, ids)
-    info = await told(server)
+    info = await server_info(server)
     assert (info["swa_pool"]["hits"], info["swa_pool"]["misses"]) == (hits, 2 - hits)
     assert info["replay"]["encoder"]["windows_adopted"] == hits
 
@@ -213,8 +213,8 @@ async def test_a_conversation_that_returns_to_another_prefill(site: Site, valkey
         await kept(decode, number + 1, after(ids) // PAGE, *prefills)
         ids, known = next_turn(ids, answer), after(ids)
     assert [await adopted(prefill) for prefill in prefills] == [1, 2]
-    assert [(await told(prefill))["replay"]["encoder"]["rows_replayed"] for prefill in prefills] == [0, 0]
-    assert (await told(decode))["swa_pool"]["misses"] == 0
+    assert [(await server_info(prefill))["replay"]["encoder"]["rows_replayed"] for prefill in prefills] == [0, 0]
+    assert (await server_info(decode))["swa_pool"]["misses"] == 0
     _, answer = await fleet.pair(prefills[0], decode, turn(ids, cache_salt="theirs"), "/generate")
     assert cached(answer) == 0
 
@@ -228,7 +228,7 @@ async def test_what_a_replay_began_is_not_left_to_others(site: Site, valkey: Val
         await until(server, "swa_pool", lambda pool: pool is not None)
     _, answer = await site.fleet.pair(prefill, decode, turn(next_turn(PROMPT, answer)), "/generate")
     assert cached(answer) > 0
-    assert (await told(prefill))["replay"]["encoder"]["rows_replayed"] > 0
+    assert (await server_info(prefill))["replay"]["encoder"]["rows_replayed"] > 0
     for server in (prefill, decode):
         await server.server.stop(AT_ONCE_SECONDS)
     assert site.left(valkey) == (0, len(PROMPT) // PAGE)
@@ -236,7 +236,7 @@ async def test_what_a_replay_began_is_not_left_to_others(site: Site, valkey: Val
 
 async def test_the_configuration_is_followed_while_the_server_runs(site: Site, valkey: ValkeyServer) -> None:
     server = await site.start("aggregated")
-    assert (await told(server))["swa_pool"] is None
+    assert (await server_info(server))["swa_pool"] is None
     site.configuration.say("memory:?bytes=1000000")
     await until(server, "swa_pool", lambda pool: pool is not None and pool["engine"] == "memory")
     ids = next_turn(PROMPT, await ask(server, PROMPT))
@@ -256,14 +256,14 @@ async def test_the_configuration_is_followed_while_the_server_runs(site: Site, v
     last = next_turn(ids, await ask(server, ids))
     await ask(server, last)
     assert await adopted(server) == 2
-    assert (await told(server))["replay"]["encoder"]["rows_replayed"] > 0
+    assert (await server_info(server))["replay"]["encoder"]["rows_replayed"] > 0
 
 
 async def test_a_decode_server_takes_no_pool_in_its_own_memory(site: Site) -> None:
     site.configuration.say("memory:?bytes=1000000")
     decode, prefill = await site.start("decode"), await site.start("prefill")
-    assert (await told(decode))["swa_pool"] is None
-    assert (await told(prefill))["swa_pool"]["engine"] == "memory"
+    assert (await server_info(decode))["swa_pool"] is None
+    assert (await server_info(prefill))["swa_pool"]["engine"] == "memory"
 
 
 async def test_a_pool_that_is_down_costs_the_replay_and_nothing_else(site: Site) -> None:
@@ -275,7 +275,7 @@ async def test_a_pool_that_is_down_costs_the_replay_and_nothing_else(site: Site)
         answer = await ask(server, ids)
         assert answer.body["output_ids"] == (await ask(alone, ids)).body["output_ids"]
         ids = next_turn(ids, answer)
-    info = await told(server)
+    info = await server_info(server)
     assert info["swa_pool"].items() >= {"engine": "valkey", "hits": 0, "stored": 0}.items()
     assert info["swa_pool"]["misses"] == 2
     assert info["replay"]["encoder"]["rows_replayed"] > 0

@@ -34,8 +34,8 @@ async def spoken(fleet: Fleet) -> str:
 
 
 async def test_the_question_is_asked_at_start_and_on_request(fleet: Fleet, tmp_path: Path) -> None:
-    said = await spoken(fleet)
-    path = ("--model-path", str(write(tmp_path, said + " and more")))
+    message = await spoken(fleet)
+    path = ("--model-path", str(write(tmp_path, message + " and more")))
     prefill = await fleet.start("prefill", *path)
     asked = await prefill.get("/health_generate?semantic=true")
     assert (asked.status, asked.body) == (200, "OK")

@@ -145,10 +145,10 @@ async def native_logprobs(routed: Routed) -> None:
     assert status == 200
     assert answer["text"] == expected["text"]
     for name in ("input_token_logprobs", "output_token_logprobs"):
-        told, computed = answer["meta_info"][name], expected["meta_info"][name]
-        assert [entry[1] for entry in told] == [entry[1] for entry in computed]
+        reported, computed = answer["meta_info"][name], expected["meta_info"][name]
+        assert [entry[1] for entry in reported] == [entry[1] for entry in computed]
         # The router reads and writes the lists it joins, at the cost of a last bit.
-        assert [entry[0] or 0 for entry in told] == pytest.approx([entry[0] or 0 for entry in computed])
+        assert [entry[0] or 0 for entry in reported] == pytest.approx([entry[0] or 0 for entry in computed])
 
 
 async def salts(routed: Routed) -> None:
@@ -163,9 +163,9 @@ async def salts(routed: Routed) -> None:
             # Each salt is new to both prefill servers, which take turns.
             for salt in ("one", "other"):
                 answers = [await routed.post(path, body | {field: salt}) for _ in range(4)]
-                found = [cached_tokens(answer) for status, answer in answers if status == 200]
-                assert found[:2] == [0, 0]
-                assert 0 < found[2] == found[3]
+                tokens = [cached_tokens(answer) for status, answer in answers if status == 200]
+                assert tokens[:2] == [0, 0]
+                assert 0 < tokens[2] == tokens[3]
 
 
 def cached_tokens(answer: dict[str, Any]) -> int:

@@ -66,9 +66,9 @@ def test_a_good_checkpoint_loads(checkpoint: Path) -> None:
 )
 def test_a_bad_checkpoint_is_told(copy: Path, damage: Callable[[Path], object], words: str) -> None:
     damage(copy)
-    found = faults(copy)
-    assert any(words in fault for fault in found), found
-    assert all(fault.startswith(f"--model-path is '{copy}': ") for fault in found)
+    actual = faults(copy)
+    assert any(words in fault for fault in actual), actual
+    assert all(fault.startswith(f"--model-path is '{copy}': ") for fault in actual)
 
 
 def test_all_that_is_wrong_is_told_at_once(copy: Path) -> None:
@@ -129,8 +129,10 @@ def test_triton_computes_in_float32_over_released_formats_alone(
 
 def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
     flags = ["--decoder-replay-preset", "dsv41-37ae292e", "--encoder-replay", "on"]
-    found = {role: limits_of(parse(["--role", role, *flags])) for role in ("prefill", "aggregated", "decode", "encode")}
-    assert {role: (limits.replay, limits.encoder_replay) for role, limits in found.items()} == {
+    actual = {
+        role: limits_of(parse(["--role", role, *flags])) for role in ("prefill", "aggregated", "decode", "encode")
+    }
+    assert {role: (limits.replay, limits.encoder_replay) for role, limits in actual.items()} == {
         "prefill": ("dsv41-37ae292e", True),
         "aggregated": ("dsv41-37ae292e", True),
         "decode": ("dsv41-37ae292e", False),

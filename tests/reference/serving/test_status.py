@@ -39,10 +39,10 @@ async def test_what_a_router_asks_for_at_registration(fleet: Fleet, role: str) -
         "architectures": ["DeepseekV41ForCausalLM"],
     }
     assert expected.items() <= info.items()
-    told = (await server.get("/server_info")).body
-    assert info.items() <= told.items()
-    assert told["encoder_only"] == (role == "encode")
-    assert (await server.get("/get_server_info")).body.keys() == told.keys()
+    reported = (await server.get("/server_info")).body
+    assert info.items() <= reported.items()
+    assert reported["encoder_only"] == (role == "encode")
+    assert (await server.get("/get_server_info")).body.keys() == reported.keys()
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -95,19 +95,19 @@ async def half_values(server: Running) -> dict[str, float]:
 
 async def test_replay_is_told_with_its_reason_and_its_rows(fleet: Fleet) -> None:
     server = await fleet.start("aggregated", *REPLAY)
-    told = (await server.get("/server_info")).body["replay"]
-    assert {name: half["reason"] for name, half in told.items()} == {
+    reported = (await server.get("/server_info")).body["replay"]
+    assert {name: half["reason"] for name, half in reported.items()} == {
         "decoder": "NoLongPromptYet",
         "encoder": "NoPrefixHitYet",
     }
-    assert not any(half["active"] for half in told.values())
+    assert not any(half["active"] for half in reported.values())
     assert (await server.get("/metrics")).body.count("epd_replay_active{") == 2
     assert (await half_values(server))["epd_replay_active decoder NoLongPromptYet"] == 0
     for _ in range(2):
         usage = (await server.post(CHAT, LONG)).body["usage"]
     cached, length = usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
-    told = (await server.get("/server_info")).body["replay"]
-    decoder, encoder = told["decoder"], told["encoder"]
+    reported = (await server.get("/server_info")).body["replay"]
+    decoder, encoder = reported["decoder"], reported["encoder"]
     assert decoder.keys() == {"active", "reason", "preset", "rows_run", "rows_skipped"}
     assert (decoder["active"], decoder["reason"], decoder["preset"]) == (True, "", "0.5.23")
     assert encoder == {**REPLAYED, "rows_replayed": WINDOW}
@@ -127,21 +127,21 @@ async def test_prompts_that_need_every_row_are_the_reason(fleet: Fleet) -> None:
     server = await fleet.start("aggregated", *REPLAY)
     body = {"input_ids": list(range(40)), "return_logprob": True, "logprob_start_len": 0}
     assert (await server.post("/generate", body)).status == 200
-    told = (await server.get("/server_info")).body["replay"]
-    assert {half["reason"] for half in told.values()} == {"PromptLogprobs"}
+    reported = (await server.get("/server_info")).body["replay"]
+    assert {half["reason"] for half in reported.values()} == {"PromptLogprobs"}
     assert (await half_values(server))["epd_replay_active decoder PromptLogprobs"] == 0
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "encode"])
 async def test_replay_that_is_off_says_so(fleet: Fleet, role: str) -> None:
     server = await fleet.start(role)
-    told = (await server.get("/server_info")).body
-    assert told["replay"]["decoder"] | {"rows_run": 0} == {
+    reported = (await server.get("/server_info")).body
+    assert reported["replay"]["decoder"] | {"rows_run": 0} == {
         "active": False, "reason": "TurnedOff", "preset": "", "rows_run": 0, "rows_skipped": 0,
     }  # fmt: skip
-    assert told["replay"]["encoder"] == {**REPLAYED, "active": False, "reason": "TurnedOff"}
-    assert (told["swa_pool"], told["kv_disk"]) == (None, None)
-    assert told["cache"]["page_bytes"] == told["cache"]["bytes_per_token"] * 4 > 0
+    assert reported["replay"]["encoder"] == {**REPLAYED, "active": False, "reason": "TurnedOff"}
+    assert (reported["swa_pool"], reported["kv_disk"]) == (None, None)
+    assert reported["cache"]["page_bytes"] == reported["cache"]["bytes_per_token"] * 4 > 0
     assert (await half_values(server))["epd_replay_active decoder TurnedOff"] == 0
 
 

@@ -21,7 +21,7 @@ ASSISTANT = 261
 
 def answers(batch: Batch) -> list[list[str]]:
     """The runs of tokens that count fully, as text, by dialogue."""
-    found = []
+    actual = []
     for ids, weights in zip(batch.ids.tolist(), batch.weights.tolist(), strict=True):
         runs: list[list[int]] = [[]]
         for token, weight in zip(ids, weights, strict=True):
@@ -29,8 +29,8 @@ def answers(batch: Batch) -> list[list[str]]:
                 runs[-1].append(token)
             elif runs[-1]:
                 runs.append([])
-        found.append([TOKENIZER.decode(run) for run in runs if run])
-    return found
+        actual.append([TOKENIZER.decode(run) for run in runs if run])
+    return actual
 
 
 @settings(max_examples=15)
@@ -79,10 +79,10 @@ def test_pictures_stand_at_their_places(seed: int) -> None:
 def test_cells_say_what_stands_where(seed: int, size: tuple[int, int]) -> None:
     rng = Random(seed)
     one = Scene.draw(rng, size, held=False)
-    found = WRITER.pictures([one], rng).cells[0]
-    held = found[found[:, 0] > 0].tolist()
-    said = [(SHAPES[shape - 1], list(COLOURS)[colour - 1], place) for shape, colour, place in held]
-    assert said == [(thing.shape, thing.colour, thing.place) for thing in one.things]
+    actual = WRITER.pictures([one], rng).cells[0]
+    held = actual[actual[:, 0] > 0].tolist()
+    messages = [(SHAPES[shape - 1], list(COLOURS)[colour - 1], place) for shape, colour, place in held]
+    assert messages == [(thing.shape, thing.colour, thing.place) for thing in one.things]
 
 
 @settings(max_examples=15)
@@ -91,13 +91,13 @@ def test_what_is_recalled_was_said_before(seed: int) -> None:
     batch = WRITER.story_batch(Random(seed), 2, 60, 4, 0.5)
     again = batch.recalls[batch.recalls[:, 1] != batch.recalls[:, 2]].tolist()
     assert len(again) >= 8
-    for row, before, said, *_ in again:
+    for row, before, message, *_ in again:
         ids = batch.ids[row].tolist()
-        word = TOKENIZER.token_text(ids[said])
-        assert said < before
+        word = TOKENIZER.token_text(ids[message])
+        assert message < before
         # "asks for" may open an answer: For plums.
         assert word == TOKENIZER.token_text(ids[before + 1])
-        assert TOKENIZER.token_text(ids[said + 1]) == TOKENIZER.token_text(ids[before + 2]) == "."
+        assert TOKENIZER.token_text(ids[message + 1]) == TOKENIZER.token_text(ids[before + 2]) == "."
     assert batch.aims.tolist() == [recall[:3] for recall in again]
 
 

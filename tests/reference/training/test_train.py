@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def lines(path: Path, what: str) -> list[dict[str, float]]:
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in found if line["what"] == what]
+    actual = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in actual if line["what"] == what]
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +162,8 @@ def test_questions_are_held_out_and_far_behind_their_facts() -> None:
         words = {word for word in re.findall(r"[A-Za-z]+", question + " " + case.answer) if word[0].isupper()}
         name = next(iter(words & set(NAMES)))
         value = case.answer.rstrip(".").split()[-1]
-        said = next(s for s in text.split(". ") if s.startswith(name) and s.endswith(value))
-        behind = text[text.index(said) :]
+        message = next(s for s in text.split(". ") if s.startswith(name) and s.endswith(value))
+        behind = text[text.index(message) :]
         assert len(model.tokenizer.encode(behind)) > low
 
 
@@ -171,9 +171,9 @@ def test_the_packaged_checkpoint_answers_held_out_questions() -> None:
     model = LoadedModel.load()
     cases = quiz(model, 12, seed=7)
     results = {mode.name: examine(model, mode, cases) for mode in (MODES[0], MODES[2])}
-    for found in results.values():
-        assert found["image"] >= 0.8
-        assert found["recall"] >= 0.95
+    for entry in results.values():
+        assert entry["image"] >= 0.8
+        assert entry["recall"] >= 0.95
     assert table(results).count("\n") == 3
 
 
@@ -198,7 +198,7 @@ def test_the_packaged_checkpoint_is_as_right_as_it_says_in_every_mode() -> None:
     facts = json.loads((PACKAGED / "training.json").read_text())
     cases = quiz(model, facts["cases"])
     for mode in MODES:
-        found = examine(model, mode, cases)
+        actual = examine(model, mode, cases)
         # A point is what replay may cost; two questions of 240 fall differently with another machine's rounding.
-        assert found["image"] == pytest.approx(facts["accuracy"]["image"], abs=0.01)
-        assert found["recall"] == pytest.approx(facts["accuracy"]["recall"], abs=0.01)
+        assert actual["image"] == pytest.approx(facts["accuracy"]["image"], abs=0.01)
+        assert actual["recall"] == pytest.approx(facts["accuracy"]["recall"], abs=0.01)

@@ -93,12 +93,12 @@ def test_training_never_sees_what_is_held_out(seed: int) -> None:
 @settings(max_examples=100)
 @given(seeds, st.booleans())
 def test_no_two_facts_of_a_story_contradict_each_other(seed: int, held: bool) -> None:
-    found = story.facts(Random(seed), 12, held=held)
-    assert len({fact.turn.question for fact in found}) == 12
-    for fact in found:
-        said = fact.statement.rstrip(".").split()
-        assert fact.turn.answer.rstrip(".").split()[-1] == said[-1]
-        assert set(fact.turn.answer.rstrip(".").lower().split()) <= {word.lower() for word in said}
+    actual = story.facts(Random(seed), 12, held=held)
+    assert len({fact.turn.question for fact in actual}) == 12
+    for fact in actual:
+        message = fact.statement.rstrip(".").split()
+        assert fact.turn.answer.rstrip(".").split()[-1] == message[-1]
+        assert set(fact.turn.answer.rstrip(".").lower().split()) <= {word.lower() for word in message}
 
 
 @settings(max_examples=50)
@@ -111,8 +111,8 @@ def test_idle_sentences_state_no_fact(seed: int) -> None:
 @settings(max_examples=100)
 @given(seeds, st.sampled_from(["Where is the red circle?", "Describe the picture."]))
 def test_a_varied_question_keeps_its_words(seed: int, question: str) -> None:
-    found = varied(question, Random(seed)).lower().replace(", please", "").rstrip("?.")
-    assert found == question.lower().rstrip("?.")
+    actual = varied(question, Random(seed)).lower().replace(", please", "").rstrip("?.")
+    assert actual == question.lower().rstrip("?.")
 
 
 def test_the_words_of_the_world_are_pieces_of_the_packaged_tokenizer() -> None:

@@ -34,10 +34,10 @@ def context() -> Iterator[zmq.asyncio.Context]:
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.text(max_size=20))
 def test_every_bit_survives_packing(tokens: list[int], req_id: str) -> None:
     sent = embedding(req_id, tuple(tokens))
-    found = Embedding.unpack(sent.pack(), HIDDEN)
-    assert (found.req_id, found.num_parts, found.part_idx, found.tokens) == (req_id, 2, 1, tuple(tokens))
-    assert found.sender == "encoder-0"
-    assert found.rows.tobytes() == sent.rows.tobytes()
+    actual = Embedding.unpack(sent.pack(), HIDDEN)
+    assert (actual.req_id, actual.num_parts, actual.part_idx, actual.tokens) == (req_id, 2, 1, tuple(tokens))
+    assert actual.sender == "encoder-0"
+    assert actual.rows.tobytes() == sent.rows.tobytes()
 
 
 @given(st.lists(st.binary(max_size=300), max_size=3))
@@ -72,8 +72,8 @@ async def test_a_pushed_embedding_reaches_whoever_expects_it(context: zmq.asynci
     arrivals = [inbox.expect(name) for name in ("a", "b")]
     for name in ("b", "a"):
         await push(context, "127.0.0.1", inbox.port, embedding(name), 2)
-    found = await asyncio.wait_for(asyncio.gather(*arrivals), 2)
-    assert [item.req_id for item in found] == ["a", "b"]
+    actual = await asyncio.wait_for(asyncio.gather(*arrivals), 2)
+    assert [item.req_id for item in actual] == ["a", "b"]
     await inbox.close()
 
 

@@ -94,10 +94,10 @@ async def test_images_are_spread_and_come_back_in_order(fleet: Fleet) -> None:
     for name in ("e0", "e1", "e2"):
         await fleet.encoder(name)
     images = ["3", "1", "2", "5", "4"]
-    found = await fleet.pool.encode("r", images)
-    assert [len(image.rows) for image in found] == [3, 1, 2, 5, 4]
-    assert [image.rows[0, 0] for image in found] == [3, 1, 2, 5, 4]
-    assert {image.encoder for image in found} == {"e0", "e1", "e2"}
+    actual = await fleet.pool.encode("r", images)
+    assert [len(image.rows) for image in actual] == [3, 1, 2, 5, 4]
+    assert [image.rows[0, 0] for image in actual] == [3, 1, 2, 5, 4]
+    assert {image.encoder for image in actual} == {"e0", "e1", "e2"}
     assert all(fleet.served.values())
 
 
@@ -106,16 +106,16 @@ async def test_another_encoder_takes_over_from_a_failing_one(fleet: Fleet, statu
     await fleet.encoder("bad", error(status))
     await fleet.encoder("good")
     for _ in range(4):
-        found = await fleet.pool.encode("r", ["1", "2"])
-        assert [image.encoder for image in found] == ["good", "good"]
+        actual = await fleet.pool.encode("r", ["1", "2"])
+        assert [image.encoder for image in actual] == ["good", "good"]
 
 
 async def test_a_hanging_and_a_dead_encoder_are_passed_over(fleet: Fleet) -> None:
     await fleet.encoder("slow", delay=30)
     fleet.registry.add("http://127.0.0.1:1")
     await fleet.encoder("good")
-    found = await fleet.pool.encode("r", ["1", "2", "3"])
-    assert {image.encoder for image in found} == {"good"}
+    actual = await fleet.pool.encode("r", ["1", "2", "3"])
+    assert {image.encoder for image in actual} == {"good"}
 
 
 async def test_a_lying_encoder_is_passed_over(fleet: Fleet) -> None:

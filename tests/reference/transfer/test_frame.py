@@ -26,10 +26,10 @@ def read_all(data: bytes, limits: FrameLimits = LIMITS) -> list[Frame]:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         reader.feed_eof()
-        found = []
+        actual = []
         while not reader.at_eof():
-            found.append(await wire.read(reader, limits))
-        return found
+            actual.append(await wire.read(reader, limits))
+        return actual
 
     return asyncio.run(run())
 
@@ -55,11 +55,11 @@ def test_any_flipped_bit_is_noticed(sent: Frame, data: st.DataObject) -> None:
     packed = bytearray(wire.pack(sent))
     packed[data.draw(st.integers(0, len(packed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        found = read_all(bytes(packed), FrameLimits(meta=1 << 20, body=1 << 20))
+        actual = read_all(bytes(packed), FrameLimits(meta=1 << 20, body=1 << 20))
     except (FrameError, EOFError):
         return
     # The kind is outside the checksum; nothing else may slip through.
-    assert [(frame.meta, frame.body) for frame in found] == [(sent.meta, sent.body)]
+    assert [(frame.meta, frame.body) for frame in actual] == [(sent.meta, sent.body)]
 
 
 @given(st.binary(max_size=200))

@@ -185,10 +185,10 @@ class Traffic:
 
     async def _post(self, server: Server, body: dict[str, Any]) -> list[int]:
         async with self._session.post(f"http://{HOST}:{server.port}/generate", json=body) as answer:
-            told = await answer.json()
+            reported = await answer.json()
             if answer.status != 200:
-                self.failed.append(told)
-            ids: list[int] = told.get("output_ids", [])
+                self.failed.append(reported)
+            ids: list[int] = reported.get("output_ids", [])
             return ids
 
     def salt(self) -> str:

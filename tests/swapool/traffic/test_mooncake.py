@@ -58,12 +58,12 @@ async def joined(traffic: Traffic) -> str:
     """A salt whose windows are there: joining takes a while, and what is put before is lost."""
     salts: list[str] = []
 
-    async def found() -> bool:
+    async def reached() -> bool:
         salts.append(await traffic.open(windows=False))
         return (await traffic.go_on(salts[-1], 4))[0] == 4
 
     await traffic.hurry(PATIENT)
-    await traffic.until(found, 60)
+    await traffic.until(reached, 60)
     return salts[-1]
 
 

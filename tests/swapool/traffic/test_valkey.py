@@ -178,8 +178,8 @@ async def test_rolled_during_traffic(traffic: Traffic, server: ValkeyServer, tmp
     async def talk() -> tuple[int, int]:
         exact = lookups = 0
         while not ended.is_set():
-            found, counts = await traffic.go_on(salt, 10, start=lookups)
-            exact, lookups = exact + found, lookups + counts.lookups
+            actual, counts = await traffic.go_on(salt, 10, start=lookups)
+            exact, lookups = exact + actual, lookups + counts.lookups
         return exact, lookups
 
     talking = asyncio.create_task(talk())

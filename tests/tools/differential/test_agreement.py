@@ -109,18 +109,18 @@ def given() -> list[tuple[Case, Answer]]:
     ]
 
 
-def explain(found: Sequence[Comparison], total: int, engine: Oracle | None = None) -> str:
+def explain(actual: Sequence[Comparison], total: int, engine: Oracle | None = None) -> str:
     """One disagreement of each kind, shrunk when there is an engine to ask."""
-    kinds = Counter(one.kind for one in found)
-    shown = list({one.kind: one for one in found}.values())[:SHOWN]
+    kinds = Counter(one.kind for one in actual)
+    shown = list({one.kind: one for one in actual}.values())[:SHOWN]
     shown = shrink_all(shown, engine) if engine else shown
     examples = (f"{kinds[one.kind]} x {one.kind}:\n{one}" for one in shown)
-    return "\n".join((f"{len(found)} of {total} disagree, in {len(kinds)} ways", *examples))
+    return "\n".join((f"{len(actual)} of {total} disagree, in {len(kinds)} ways", *examples))
 
 
 def agree(run: Run, oracle: Oracle) -> None:
-    found = disagreements(compare(run.cases, run.answers))
-    assert not found, f"{explain(found, len(run.cases), oracle)}\n{run.again}"
+    actual = disagreements(compare(run.cases, run.answers))
+    assert not actual, f"{explain(actual, len(run.cases), oracle)}\n{run.again}"
 
 
 def share_accepted(run: Run) -> dict[str, float]:

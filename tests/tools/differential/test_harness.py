@@ -67,9 +67,9 @@ def test_the_vocabulary_is_one_piece() -> None:
 def test_a_disagreement_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "judge", lambda _: Judgement(()))
     engine = Strict()
-    found = disagreements(compare([LONG, replace(LONG, argv=("--enable-lora",))], engine.ask([LONG]) * 2))
-    assert [one.kind for one in found] == ["a_hook.check refuses, we accept"] * 2
-    small = shrink_all(found[:1], engine)
+    actual = disagreements(compare([LONG, replace(LONG, argv=("--enable-lora",))], engine.ask([LONG]) * 2))
+    assert [one.kind for one in actual] == ["a_hook.check refuses, we accept"] * 2
+    small = shrink_all(actual[:1], engine)
     assert small[0].case.argv == ("--pp-size", "2", "--enable-lora")
     assert not small[0].case.env
     assert "[cuda-sm90] --pp-size 2 --enable-lora" in str(small[0])
@@ -80,8 +80,8 @@ def test_a_disagreement_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_refusal_for_another_reason_is_a_disagreement(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("some-rule", "error", "prefill", (), "says", "fix", decided_by="b_hook.check")
     monkeypatch.setattr(comparison, "judge", lambda _: Judgement((finding,)))
-    found = disagreements(compare([LONG, LONG], [REFUSED, Answer(accepted=True)]))
-    assert [one.kind for one in found] == [
+    actual = disagreements(compare([LONG, LONG], [REFUSED, Answer(accepted=True)]))
+    assert [one.kind for one in actual] == [
         "a_hook.check refuses, we refuse for another reason",
         "the engine accepts, we refuse by some-rule",
     ]

@@ -105,12 +105,12 @@ class Engine:
             **environment.CACHES,
         }
         self._log = log
-        with log.open("wb") as said:
+        with log.open("wb") as message:
             self._process = subprocess.Popen(
                 [str(environment.interpreter()), "-P", str(STORAGE)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=message,
                 text=True,
                 env=env,
             )

@@ -51,10 +51,10 @@ def test_stands_find_what_the_judgement_finds() -> None:
     for case in field_cases():
         if case.name in by_name:
             stand = by_name[case.name]
-            found = {(one.rule, one.severity) for one in stand.constant}
-            found |= {(one.rule, one.severity) for one in map(stand.found, stand.broken(SGLANG.rules))}
+            actual = {(one.rule, one.severity) for one in stand.constant}
+            actual |= {(one.rule, one.severity) for one in map(stand.finding_of, stand.broken(SGLANG.rules))}
             judged = {(finding.rule, finding.severity) for finding in validate(case.document).findings}
-            assert found == judged, case.name
+            assert actual == judged, case.name
     for row in rows(BOUNDARIES)[::20]:
         judgement = validate_command_line(VERSION, row["platform"], row["argv"], row["env"], config=row.get("config"))
         stand = by_name[row["id"]]

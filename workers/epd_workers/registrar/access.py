@@ -23,9 +23,9 @@ class Access:
     """How to reach the API server.
 
     Attributes:
-        server: base address without a trailing slash.
-        tls: context for the connection, None for plain http.
-        headers: the current credentials; called for every request, since tokens are renewed under our feet.
+        server: Base address without a trailing slash.
+        tls: Context for the connection, None for plain http.
+        headers: The current credentials; called for every request, since tokens are renewed under our feet.
     """
 
     server: str
@@ -37,7 +37,7 @@ def access() -> Access:
     """Credentials from $KUBECONFIG if set, else those that a pod is given.
 
     Raises:
-        AccessError: neither is there.
+        AccessError: Neither is there.
     """
     return _kubeconfig() if os.environ.get("KUBECONFIG") else in_cluster()
 
@@ -48,10 +48,10 @@ def in_cluster(mount: Path = _MOUNT) -> Access:
     Read from the mounted files directly: the client library's version of these lines costs 25 MB of memory.
 
     Args:
-        mount: folder with ``token`` and ``ca.crt``.
+        mount: Folder with ``token`` and ``ca.crt``.
 
     Raises:
-        AccessError: not in a pod, or no token is mounted.
+        AccessError: Not in a pod, or no token is mounted.
     """
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = mount / "token"

@@ -14,9 +14,9 @@ class Backoff:
     """Remembers which targets failed lately.
 
     Args:
-        first: delay after the first failure, seconds.
-        ceiling: longest delay, seconds.
-        clock: monotonic seconds.
+        first: Delay after the first failure, seconds.
+        ceiling: Longest delay, seconds.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, first: float = 0.5, ceiling: float = 15.0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -18,8 +18,8 @@ class Directory:
     """Client of the directories of all prefills.
 
     Args:
-        session: shared HTTP session.
-        port: the port that every prefill's directory listens on.
+        session: Shared HTTP session.
+        port: The port that every prefill's directory listens on.
     """
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
@@ -35,10 +35,10 @@ class Directory:
         """The encoder addresses that a prefill knows.
 
         Args:
-            base: the directory's address, ``http://IP:PORT``.
+            base: The directory's address, ``http://IP:PORT``.
 
         Raises:
-            DirectoryError: no answer, or not a list.
+            DirectoryError: No answer, or not a list.
         """
         body = await self._call("GET", f"{base}/list_encoder_urls")
         try:
@@ -50,7 +50,7 @@ class Directory:
         """Tell a prefill of an encoder.
 
         Raises:
-            DirectoryError: no answer, or refused.
+            DirectoryError: No answer, or refused.
         """
         await self._call("POST", f"{base}/register_encoder_url", encoder)
 
@@ -58,7 +58,7 @@ class Directory:
         """Make a prefill forget an encoder.
 
         Raises:
-            DirectoryError: no answer, or refused.
+            DirectoryError: No answer, or refused.
         """
         await self._call("DELETE", f"{base}/unregister_encoder_url", encoder)
 

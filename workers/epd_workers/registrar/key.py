@@ -17,13 +17,13 @@ def draw(path: Path) -> bool:
     """Write a random key unless the file already holds one.
 
     Args:
-        path: the key file; readable by owner and group, writable by nobody.
+        path: The key file; readable by owner and group, writable by nobody.
 
     Returns:
         Whether a key was drawn.
 
     Raises:
-        KeyFileError: the folder is missing or not writable.
+        KeyFileError: The folder is missing or not writable.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -47,14 +47,14 @@ def read(path: Path, purpose: str) -> str:
     """Read a key file.
 
     Args:
-        path: the file.
-        purpose: what the key is for, for the error message.
+        path: The file.
+        purpose: What the key is for, for the error message.
 
     Returns:
         The key without surrounding white space.
 
     Raises:
-        KeyFileError: missing, unreadable, empty, or not one line.
+        KeyFileError: Missing, unreadable, empty, or not one line.
     """
     try:
         key = path.read_text(encoding="utf-8").strip()

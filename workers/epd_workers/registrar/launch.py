@@ -29,16 +29,16 @@ def arguments(flags: Sequence[str], control_key_file: Path, api_key_file: Path |
     """The router's complete command line.
 
     Args:
-        flags: flags of ``smg launch``.
-        control_key_file: key for the worker endpoints and other administration.
-        api_key_file: key that clients must present, or None to serve everybody who reaches the port.
+        flags: Flags of ``smg launch``.
+        control_key_file: Key for the worker endpoints and other administration.
+        api_key_file: Key that clients must present, or None to serve everybody who reaches the port.
 
     Returns:
         The arguments, keys included.
 
     Raises:
-        FlagError: a flag that carries a key was given openly.
-        KeyFileError: a key file is missing or unusable.
+        FlagError: A flag that carries a key was given openly.
+        KeyFileError: A key file is missing or unusable.
     """
     given = [flag for flag in flags if flag.partition("=")[0] in _OWNED]
     if given:
@@ -56,8 +56,8 @@ def route(flags: Sequence[str], control_key_file: Path, api_key_file: Path | Non
     """Run the router until it ends.
 
     Raises:
-        FlagError: a flag that carries a key was given openly, or the router is not installed.
-        KeyFileError: a key file is missing or unusable.
+        FlagError: A flag that carries a key was given openly, or the router is not installed.
+        KeyFileError: A key file is missing or unusable.
     """
     command_line = arguments(flags, control_key_file, api_key_file)
     try:

@@ -44,13 +44,13 @@ class Loop:
     """Keeps the membership true.
 
     Args:
-        source: the pods.
-        router: the router beside us.
-        directory: client of the prefills' encoder directories.
-        metrics: where to count.
-        wake: set by whoever wants a pass soon.
-        engine_port: port of the engines' HTTP servers.
-        resync: seconds between passes at rest.
+        source: The pods.
+        router: The router beside us.
+        directory: Client of the prefills' encoder directories.
+        metrics: Where to count.
+        wake: Set by whoever wants a pass soon.
+        engine_port: Port of the engines' HTTP servers.
+        resync: Seconds between passes at rest.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Loop:
         """Bring every eligible prefill's encoder directory up to date.
 
         Returns:
-            prefill uid -> what it lists now; absent where it did not answer.
+            Prefill uid -> what it lists now; absent where it did not answer.
         """
         judged = standings(pods)
         encoders: dict[str, set[str]] = {}

@@ -22,14 +22,14 @@ class Worker:
     """One entry of the router's worker list.
 
     Attributes:
-        id: the router's identifier, which DELETE wants.
-        url: the engine's address; the router holds one worker an address.
+        id: The router's identifier, which DELETE wants.
+        url: The engine's address; the router holds one worker an address.
         role: ``prefill`` or ``decode``.
-        key: its pairing protocol.
-        pod_uid: the pod it was registered for, empty for a worker that somebody else added.
-        image: the image digest it was registered with.
+        key: Its pairing protocol.
+        pod_uid: The pod it was registered for, empty for a worker that somebody else added.
+        image: The image digest it was registered with.
         status: ``ready``, ``not_ready``, ``draining``, ...
-        load: requests that this router has in flight there.
+        load: Requests that this router has in flight there.
     """
 
     id: str
@@ -82,10 +82,10 @@ def standings(pods: Collection[Pod]) -> dict[str, Standing]:
     """Judge every pod.
 
     Args:
-        pods: the engine pods of one deployment, all roles and keys.
+        pods: The engine pods of one deployment, all roles and keys.
 
     Returns:
-        pod uid -> standing. Depends on the pods alone, so the registrars of several router pods agree.
+        Pod uid -> standing. Depends on the pods alone, so the registrars of several router pods agree.
     """
     digests = established(pods)
     owners = _address_owners(pods)
@@ -99,7 +99,7 @@ def established(pods: Iterable[Pod]) -> dict[str, str]:
     serves today keeps serving, and a newer build takes over once the old one cannot answer alone.
 
     Returns:
-        compatibility key -> digest.
+        Compatibility key -> digest.
     """
     groups: dict[str, dict[str, list[Pod]]] = {}
     for pod in pods:
@@ -120,10 +120,10 @@ def difference(
     """What to send to the router.
 
     Args:
-        pods: the engine pods of one deployment.
-        workers: what the router lists now.
-        engine_port: port of the engines' HTTP servers.
-        pending: addresses whose registration the router has accepted but not finished.
+        pods: The engine pods of one deployment.
+        workers: What the router lists now.
+        engine_port: Port of the engines' HTTP servers.
+        pending: Addresses whose registration the router has accepted but not finished.
 
     Returns:
         Removals, then additions; empty when the router's list is as it should be. An address that the router still
@@ -152,8 +152,8 @@ def directory_difference(wanted: Collection[str], listed: Collection[str]) -> tu
     """What to register with and what to strike from one prefill's encoder directory.
 
     Args:
-        wanted: addresses of the eligible encoders of the prefill's key.
-        listed: what the prefill lists.
+        wanted: Addresses of the eligible encoders of the prefill's key.
+        listed: What the prefill lists.
 
     Returns:
         (to register, to unregister), each sorted.

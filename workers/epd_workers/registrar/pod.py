@@ -23,14 +23,14 @@ class Pod:
         name: metadata.name.
         uid: metadata.uid; tells two pods apart that had the same address.
         ip: status.podIP, empty before the pod has one and after an eviction.
-        role: one of ROLES.
-        key: the compatibility key; pods of different keys must never serve one request together.
-        revision: the role's revision.
-        image: digest of the engine container's image (``sha256:...``), empty before it runs.
-        ready: the Ready condition, readiness gates included.
-        deleting: a deletion is under way, or the pod has ended.
+        role: One of ROLES.
+        key: The compatibility key; pods of different keys must never serve one request together.
+        revision: The role's revision.
+        image: Digest of the engine container's image (``sha256:...``), empty before it runs.
+        ready: The Ready condition, readiness gates included.
+        deleting: A deletion is under way, or the pod has ended.
         created: metadata.creationTimestamp, RFC 3339 in UTC, so it sorts as text.
-        bootstrap_port: its container port named `bootstrap`, where a decode asks a prefill for its pages; it is each
+        bootstrap_port: Its container port named `bootstrap`, where a decode asks a prefill for its pages; it is each
             pod's own, because two sets may differ in it. None leaves the choice to the engines.
     """
 
@@ -56,8 +56,8 @@ def pod_of(obj: Mapping[str, Any], engine_port: int) -> Pod | None:
     """Read a pod object.
 
     Args:
-        obj: a core/v1 Pod as JSON.
-        engine_port: tells the engine container from helpers beside it.
+        obj: A core/v1 Pod as JSON.
+        engine_port: Tells the engine container from helpers beside it.
 
     Returns:
         The pod, or None when its labels do not make it an engine of a known role.

@@ -25,10 +25,10 @@ class Router:
     """Client of one router.
 
     Args:
-        session: shared HTTP session.
-        url: the router's address without a trailing slash.
-        key: the control key.
-        engine_port: port of the engines' HTTP servers.
+        session: Shared HTTP session.
+        url: The router's address without a trailing slash.
+        key: The control key.
+        engine_port: Port of the engines' HTTP servers.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, key: str, *, engine_port: int) -> None:
@@ -41,7 +41,7 @@ class Router:
         """Everything that the router lists.
 
         Raises:
-            RouterError: no answer, or not a worker list.
+            RouterError: No answer, or not a worker list.
         """
         _, body = await self._call("GET", "/workers", HTTPStatus.OK)
         try:
@@ -53,7 +53,7 @@ class Router:
         """Ask the router to register a pod; it does so in the background, once the pod answers its probes.
 
         Raises:
-            RouterError: no answer, or refused.
+            RouterError: No answer, or refused.
         """
         body: dict[str, Any] = {
             "url": pod.url(self._engine_port),
@@ -75,7 +75,7 @@ class Router:
         """Drain a worker and take it out: no new request at once, running ones finish.
 
         Raises:
-            RouterError: no answer, or refused.
+            RouterError: No answer, or refused.
         """
         await self._call("DELETE", f"/workers/{worker.id}", HTTPStatus.ACCEPTED, HTTPStatus.NOT_FOUND)
 

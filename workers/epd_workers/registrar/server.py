@@ -18,12 +18,12 @@ class Server:
     """The read-only HTTP endpoints.
 
     Args:
-        loop: the membership loop.
-        survey: what the prefill pods say of themselves.
-        metrics: the process's metrics.
-        pod: name of this router pod.
-        version: the router program's name and version.
-        engine_port: port of the engines' HTTP servers.
+        loop: The membership loop.
+        survey: What the prefill pods say of themselves.
+        metrics: The process's metrics.
+        pod: Name of this router pod.
+        version: The router program's name and version.
+        engine_port: Port of the engines' HTTP servers.
     """
 
     def __init__(

@@ -21,11 +21,11 @@ class Decoder:
     """Replay of the decoder half in one pod.
 
     Attributes:
-        active: it runs.
-        reason: why it does not, in one word; empty when it does.
-        preset: which split and window floor it follows.
-        rows_run: rows times layers computed since the engine's start.
-        rows_skipped: rows times layers that replay spared since then.
+        active: It runs.
+        reason: Why it does not, in one word; empty when it does.
+        preset: Which split and window floor it follows.
+        rows_run: Rows times layers computed since the engine's start.
+        rows_skipped: Rows times layers that replay spared since then.
     """
 
     active: bool
@@ -40,9 +40,9 @@ class Encoder:
     """Replay of the encoder half in one pod.
 
     Attributes:
-        active: it runs.
-        reason: why it does not, in one word; empty when it does.
-        rows_replayed: rows before the ends of prefix hits that ran again since the engine's start.
+        active: It runs.
+        reason: Why it does not, in one word; empty when it does.
+        rows_replayed: Rows before the ends of prefix hits that ran again since the engine's start.
     """
 
     active: bool
@@ -81,12 +81,12 @@ class SwaPool:
     """What one pod says of the pool of windows that it uses.
 
     Attributes:
-        engine: what the pool is made of; empty when the pod cannot tell.
-        fault: what is the matter with it, in one word; empty when nothing is.
-        hits: lookups that found their window, since the pool was configured.
-        misses: lookups that did not.
-        stored: windows that the pool took.
-        dropped: windows that it did not take.
+        engine: What the pool is made of; empty when the pod cannot tell.
+        fault: What is the matter with it, in one word; empty when nothing is.
+        hits: Lookups that found their window, since the pool was configured.
+        misses: Lookups that did not.
+        stored: Windows that the pool took.
+        dropped: Windows that it did not take.
     """
 
     engine: str
@@ -106,9 +106,9 @@ class Report:
     """What one pod says of itself.
 
     Attributes:
-        replay: of bounded replay; None if it says nothing, or nothing of use.
-        swa_pool: of its window pool, likewise; also None where it uses none.
-        faults: which parts of it cannot be used, each with the rule that it breaks.
+        replay: Of bounded replay; None if it says nothing, or nothing of use.
+        swa_pool: Of its window pool, likewise; also None where it uses none.
+        faults: Which parts of it cannot be used, each with the rule that it breaks.
     """
 
     replay: Replay | None = None
@@ -127,7 +127,7 @@ def parse(info: object) -> Report:
     other part with it.
 
     Args:
-        info: the whole answer.
+        info: The whole answer.
     """
     if not isinstance(info, dict):
         return Report()
@@ -148,8 +148,8 @@ def _read(info: Mapping[str, Any], name: str, read: Callable[[Any], Part], fault
         return None
 
 
-def _replay(said: Any) -> Replay:
-    whole = _object(said, "replay")
+def _replay(message: Any) -> Replay:
+    whole = _object(message, "replay")
     decoder, encoder = (_object(whole.get(half), f"replay.{half}") for half in ("decoder", "encoder"))
     return Replay(
         Decoder(
@@ -167,8 +167,8 @@ def _replay(said: Any) -> Replay:
     )
 
 
-def _swa_pool(said: Any) -> SwaPool:
-    whole = _object(said, "swa_pool")
+def _swa_pool(message: Any) -> SwaPool:
+    whole = _object(message, "swa_pool")
     return SwaPool(
         engine=_text(whole, "swa_pool.engine", _ENGINE),
         fault=_text(whole, "swa_pool.fault", _REASON),

@@ -28,17 +28,17 @@ class Settings:
     """The registrar's configuration.
 
     Attributes:
-        namespace: where the engine pods are.
-        selector: label selector of the engine pods.
-        router: address of the router.
-        control_key: key for the router's worker endpoints.
-        engine_port: port of the engines' HTTP servers.
-        encoder_port: port of the prefills' encoder directories.
-        listen: host and port to serve on.
-        resync: seconds between passes at rest.
-        relist: seconds between lists of the pods.
-        pod: name of this router pod.
-        version: the router program's name and version.
+        namespace: Where the engine pods are.
+        selector: Label selector of the engine pods.
+        router: Address of the router.
+        control_key: Key for the router's worker endpoints.
+        engine_port: Port of the engines' HTTP servers.
+        encoder_port: Port of the prefills' encoder directories.
+        listen: Host and port to serve on.
+        resync: Seconds between passes at rest.
+        relist: Seconds between lists of the pods.
+        pod: Name of this router pod.
+        version: The router program's name and version.
     """
 
     namespace: str
@@ -59,7 +59,7 @@ async def run(settings: Settings) -> AsyncIterator[None]:
     """The running registrar; a part that fails unexpectedly ends the whole, so that the pod's restart heals it.
 
     Raises:
-        AccessError: no credentials for the API server.
+        AccessError: No credentials for the API server.
     """
     async with aiohttp.ClientSession() as session:
         metrics = Metrics()

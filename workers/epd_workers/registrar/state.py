@@ -21,10 +21,10 @@ class View:
     """What one pass saw.
 
     Attributes:
-        pods: the engine pods.
-        workers: the router's list.
-        directories: prefill pod uid -> encoder addresses it lists; absent where the prefill did not answer.
-        router_ready: whether the router answered.
+        pods: The engine pods.
+        workers: The router's list.
+        directories: Prefill pod uid -> encoder addresses it lists; absent where the prefill did not answer.
+        router_ready: Whether the router answered.
     """
 
     pods: Collection[Pod] = ()
@@ -39,22 +39,22 @@ def document(
     """The state document.
 
     Args:
-        view: what the last pass saw.
-        pod: name of this router pod.
-        version: the router program's name and version.
-        engine_port: port of the engines' HTTP servers.
-        reports: pod uid -> what the pod says of itself.
+        view: What the last pass saw.
+        pod: Name of this router pod.
+        version: The router program's name and version.
+        engine_port: Port of the engines' HTTP servers.
+        reports: Pod uid -> what the pod says of itself.
 
     Returns:
         JSON: schema, pod, compatKeys, router, workers, encoders; every list sorted by pod name.
     """
     judged = standings(view.pods)
     by_name = sorted(view.pods, key=lambda p: (p.name, p.uid))
-    said = reports or {}
+    message = reports or {}
     workers = [
         {
             **_worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port),
-            **_said(said.get(p.uid, Report())),
+            **_said(message.get(p.uid, Report())),
         }
         for p in by_name
         if p.role in ROUTED_ROLES

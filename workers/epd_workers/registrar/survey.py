@@ -48,11 +48,11 @@ class Survey:
     """Asks every prefill pod that is Ready, each at its own pace.
 
     Args:
-        session: shared HTTP session.
-        source: the pods.
-        metrics: where to count.
-        engine_port: port of the engines' HTTP servers.
-        clock: monotonic seconds.
+        session: Shared HTTP session.
+        source: The pods.
+        metrics: Where to count.
+        engine_port: Port of the engines' HTTP servers.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -97,20 +97,20 @@ class Survey:
         self._due[pod.uid] = self._clock() + PERIOD
         try:
             async with self._slots:
-                found = parse(await self._info(f"{pod.url(self._engine_port)}/server_info"))
+                result = parse(await self._info(f"{pod.url(self._engine_port)}/server_info"))
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             # What it said last stands: a busy engine has not changed its mind.
             self._complain(pod, str(error) or repr(error))
             return
-        if found.faults:
-            self._complain(pod, "; ".join(found.faults))
+        if result.faults:
+            self._complain(pod, "; ".join(result.faults))
         else:
             self._complained.discard(pod.uid)
-        if found == Report():
+        if result == Report():
             self._known.pop(pod.uid, None)
             self._due[pod.uid] = self._clock() + ABSENT_PERIOD
         else:
-            self._known[pod.uid] = found
+            self._known[pod.uid] = result
 
     async def _info(self, url: str) -> object:
         async with self._session.get(url, timeout=TIMEOUT, allow_redirects=False) as response:

@@ -38,14 +38,14 @@ class PodWatch:
     """Follows the pods that a selector names.
 
     Args:
-        session: shared HTTP session.
-        access: how to reach the API server.
-        namespace: where the pods are.
-        selector: label selector.
-        engine_port: tells the engine container of a pod.
-        resync: seconds between lists.
-        changed: called after every change.
-        failed: called after every error.
+        session: Shared HTTP session.
+        access: How to reach the API server.
+        namespace: Where the pods are.
+        selector: Label selector.
+        engine_port: Tells the engine container of a pod.
+        resync: Seconds between lists.
+        changed: Called after every change.
+        failed: Called after every error.
     """
 
     def __init__(

@@ -85,12 +85,12 @@ class History:
 
     def got(self, verdict: Verdict) -> None:
         """Count a lookup."""
-        found, answered = verdict.result == "hit", verdict.result in ANSWERS
+        result, answered = verdict.result == "hit", verdict.result in ANSWERS
         with self._lock:
-            self._hits += found
-            self._misses += not found
+            self._hits += result
+            self._misses += not result
             self._judge(failed=bool(verdict.fault), answered=answered)
-            if found:
+            if result:
                 self._vain.end()
                 self._stored_in_vain = 0
             elif answered:

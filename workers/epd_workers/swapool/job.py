@@ -50,8 +50,8 @@ class Reading:
 
     def _verdict(self, session: Session) -> Verdict:
         try:
-            found = session.read(self.key.text, self.lookup.deadline)
-            judged = "miss" if found is None else judge(self.key, *found, self.clock())
+            result = session.read(self.key.text, self.lookup.deadline)
+            judged = "miss" if result is None else judge(self.key, *result, self.clock())
         except Oversize:
             return Verdict("mismatch")
         except Unavailable as error:

@@ -200,13 +200,13 @@ class _Agent:
         self._control, *self._channels = (pair[0] for pair in pairs)
         self._control.settimeout(START)
         try:
-            said = self._control.recv(LONGEST_MESSAGE)
+            message = self._control.recv(LONGEST_MESSAGE)
         except OSError as error:
-            said = f"the store's client did not start: {error}".encode()
-        if said == READY:
+            message = f"the store's client did not start: {error}".encode()
+        if message == READY:
             return ""
         self._stop()
-        return said.decode(errors="replace") or "the store's client ended at its start"
+        return message.decode(errors="replace") or "the store's client ended at its start"
 
     def _end(self, channel: socket.socket) -> None:
         """End the process that this channel leads to, if it has not been replaced already."""

@@ -43,7 +43,7 @@ def checkpoint(config: Mapping[str, object]) -> Mapping[str, Value]:
     """The same facts of another config.json, given as the fields that differ from the released one's.
 
     Args:
-        config: top-level fields of config.json; None removes one; `text_config` replaces the whole of it.
+        config: Top-level fields of config.json; None removes one; `text_config` replaces the whole of it.
     """
     text = config.get("text_config", {})
     inner = text if isinstance(text, dict) else config

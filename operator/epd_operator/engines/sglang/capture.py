@@ -28,15 +28,15 @@ _STEPS: Final = ((32, 4), (256, 16), (512, 32), (1024, 64), (4096, 256))
 def _largest(text: Value, key: str) -> Value:
     """A number of `--cuda-graph-config`, `decode.bs` as its largest entry; absent when it has none."""
     phase, _, setting = key.partition(".")
-    found = settings(text, phase).get(setting)
-    numbers = [entry for entry in (found if isinstance(found, list) else [found]) if type(entry) is int]
+    result = settings(text, phase).get(setting)
+    numbers = [entry for entry in (result if isinstance(result, list) else [result]) if type(entry) is int]
     return max(numbers, default=None)
 
 
 def _uncountable(text: Value, phase: str) -> Value:
     """Whether `--cuda-graph-config` gives a largest size that is no whole number, and no list to use instead."""
-    found = settings(text, phase)
-    return found.get("bs") is None and not isinstance(found.get("max_bs", 0), int | None)
+    result = settings(text, phase)
+    return result.get("bs") is None and not isinstance(result.get("max_bs", 0), int | None)
 
 
 def _without_largest(text: Value) -> Value:

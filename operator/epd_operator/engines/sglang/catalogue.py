@@ -143,7 +143,7 @@ def catalogue(version: str) -> Catalogue:
     """The flags of a known SGLang version.
 
     Raises:
-        ValueError: no such version; a programming error, as user input passes `version.resolve` first.
+        ValueError: No such version; a programming error, as user input passes `version.resolve` first.
     """
     if version not in KNOWN:
         raise ValueError(f"no flags of SGLang {version}: known are {', '.join(KNOWN)}")

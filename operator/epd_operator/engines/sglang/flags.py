@@ -26,7 +26,7 @@ def written(name: str) -> Leaf:
     """The value given for a flag; absent when none is.
 
     Raises:
-        KeyError: no such flag.
+        KeyError: No such flag.
     """
     spec = catalogue(LATEST)[name]
     kind: Kind = "list" if spec.nargs in {"*", "+"} else _KINDS.get(spec.type, "str")
@@ -38,7 +38,7 @@ def flag(name: str) -> Expr:
     """The value given for a flag, else the default of the engine's parser; absent when that is None.
 
     Raises:
-        KeyError: no such flag.
+        KeyError: No such flag.
     """
     default = catalogue(LATEST)[name].default
     leaf = written(name)

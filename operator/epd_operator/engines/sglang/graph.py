@@ -40,8 +40,8 @@ def settings(text: Value, phase: str) -> Mapping[str, Any]:
         phases = json.loads(str(text))
     except (ValueError, RecursionError):
         return {}
-    found = phases.get(phase) if isinstance(phases, dict) else None
-    return found if isinstance(found, dict) else {}
+    result = phases.get(phase) if isinstance(phases, dict) else None
+    return result if isinstance(result, dict) else {}
 
 
 _LONGEST: Final = "max_context_size"
@@ -49,10 +49,10 @@ _LONGEST: Final = "max_context_size"
 
 def _backend_in(text: Value, phase: str) -> Value:
     """The back end named for a phase; a value that is no text as JSON, which no back end is called."""
-    said = settings(text, phase)
-    if "backend" not in said:
+    message = settings(text, phase)
+    if "backend" not in message:
         return None
-    return said["backend"] if isinstance(said["backend"], str) else json.dumps(said["backend"])
+    return message["backend"] if isinstance(message["backend"], str) else json.dumps(message["backend"])
 
 
 def _context_in(text: Value) -> Value:

@@ -57,10 +57,10 @@ def process(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -
     """The process of a role as its rules see it.
 
     Args:
-        version: a known version.
-        spec: the whole spec.
-        role: a declared role.
-        args: its effective flags.
+        version: A known version.
+        spec: The whole spec.
+        role: A declared role.
+        args: Its effective flags.
     """
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return _process(version, spec.engine.platform or "cuda-sm90", role, args, written)
@@ -70,10 +70,10 @@ def started(version: str, platform: str, role: RoleName, document: Mapping[str, 
     """The process of a role as a spec describes it; one without flags where the spec has no such role.
 
     Args:
-        version: a known version.
-        platform: what its pods run on.
-        role: the role.
-        document: the spec as written.
+        version: A known version.
+        platform: What its pods run on.
+        role: The role.
+        document: The spec as written.
     """
     return _process(version, platform, role, mapping(read(document, f"roles.{role}.args")), document)
 
@@ -83,7 +83,7 @@ def _process(
 ) -> Process:
     known = catalogue(version)
     # A flag that this version does not know is only there under Nearest, and no rule reads it.
-    typed = {name: found.normal(value) for name, value in args.items() if (found := known.find(name)) is not None}
+    typed = {name: result.normal(value) for name, value in args.items() if (result := known.find(name)) is not None}
     env = mapping(read(document, f"roles.{role}.env"))
     return Process(role, platform, rank(version), typed, env, CHECKPOINT, OWNED, document)
 

@@ -43,11 +43,11 @@ def namespace(version: str, platform: str, role: RoleName, tenant: str, document
     """The name for the pages of a role.
 
     Args:
-        version: the version whose facts apply.
-        platform: what the pods run on.
-        role: whose pages they are; roles that cut pages alike share them.
-        tenant: the deployment, by namespace and name.
-        document: the spec as written.
+        version: The version whose facts apply.
+        platform: What the pods run on.
+        role: Whose pages they are; roles that cut pages alike share them.
+        tenant: The deployment, by namespace and name.
+        document: The spec as written.
 
     Returns:
         16 hex digits of SHA-256.

@@ -131,7 +131,7 @@ def profile(version: str) -> Profile:
     """The profile of a known version.
 
     Raises:
-        ValueError: no such version.
+        ValueError: No such version.
     """
     flags = catalogue(version)
     return Profile(

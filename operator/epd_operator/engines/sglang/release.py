@@ -15,6 +15,6 @@ def since(first: str, newer: Expr | Scalar | None, older: Expr | Scalar | None) 
     """`newer` from this version on, `older` before it.
 
     Raises:
-        ValueError: no such version.
+        ValueError: No such version.
     """
     return Since(version.rank(first), lift(newer), lift(older))

@@ -82,7 +82,7 @@ def _inner(text: Value) -> Any:
     """A JSON setting that may hold JSON once more, inside a string.
 
     Raises:
-        ValueError: the string holds no JSON.
+        ValueError: The string holds no JSON.
     """
     outer = _read(text)
     return json.loads(outer) if isinstance(outer, str) and outer else outer

@@ -50,8 +50,8 @@ def configured(process: Scope, tag: str) -> dict[str, str]:
     """The flag that hands the tag to the storage of a process, with what the user configured beside it.
 
     Args:
-        process: the process; its findings are out of the way.
-        tag: what keeps its pages apart.
+        process: The process; its findings are out of the way.
+        tag: What keeps its pages apart.
 
     Returns:
         Nothing where nobody reads a tag, or where the user took responsibility for a configuration in a file.
@@ -81,8 +81,8 @@ def _no_object(text: Value) -> bool:
 
 
 def _entry(text: Value, name: str) -> Value:
-    found = (_object(text) or {}).get(name)
-    return None if found is None else str(found)
+    result = (_object(text) or {}).get(name)
+    return None if result is None else str(result)
 
 
 def _tag(text: Value) -> Value:

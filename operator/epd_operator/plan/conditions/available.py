@@ -27,19 +27,19 @@ def available(
     """Judge availability.
 
     Args:
-        healths: what each part has come to; a missing part counts as absent.
-        reports: what the registrars that answered say.
-        compat_key: key of the set that should serve; named first when several are routable.
-        previous: the condition as it stands; True is kept while pods are ready and no registrar has answered, because
+        healths: What each part has come to; a missing part counts as absent.
+        reports: What the registrars that answered say.
+        compat_key: Key of the set that should serve; named first when several are routable.
+        previous: The condition as it stands; True is kept while pods are ready and no registrar has answered, because
             a restarted operator that has polled nobody yet knows nothing new.
     """
     counts = _routable(reports)
-    keys = sorted((key for key, found in counts.items() if found.routable), key=lambda key: (key != compat_key, key))
+    keys = sorted((key for key, result in counts.items() if result.routable), key=lambda key: (key != compat_key, key))
     # A report is up to 15 s old, and a router that is gone sends no other: pods that do not exist outweigh it.
     idle = [part for part in _NEEDED if part not in healths or healths[part].ready == 0]
     if keys and not idle:
-        found = counts[keys[0]]
-        text = f"{found.prefill} prefill and {found.decode} decode routable under key {keys[0]}"
+        result = counts[keys[0]]
+        text = f"{result.prefill} prefill and {result.decode} decode routable under key {keys[0]}"
         return Verdict(True, Reason.SERVING, one_line(text))
     zero = [part for part in _NEEDED if part in healths and healths[part].target.desired == 0]
     if zero:
@@ -54,12 +54,12 @@ def _routable(reports: Sequence[Report]) -> dict[str, Pairing]:
     # The best that any ready router offers: clients reach all of them through one Service.
     best: dict[str, Pairing] = {}
     for report in reports:
-        for key, found in report.compat_keys.items():
+        for key, result in report.compat_keys.items():
             known = best.get(key, Pairing())
             best[key] = Pairing(
-                prefill=max(known.prefill, found.prefill),
-                decode=max(known.decode, found.decode),
-                routable=known.routable or (report.router.ready and found.routable),
+                prefill=max(known.prefill, result.prefill),
+                decode=max(known.decode, result.decode),
+                routable=known.routable or (report.router.ready and result.routable),
             )
     return best
 

@@ -46,8 +46,8 @@ class Event:
 
     Attributes:
         type: Normal or Warning.
-        reason: the condition's reason.
-        message: the condition's type and message.
+        reason: The condition's reason.
+        message: The condition's type and message.
     """
 
     type: Literal["Normal", "Warning"]
@@ -100,11 +100,11 @@ def transitions(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[st
         good = verdict.status is not (condition_type in _BAD_WHEN_TRUE)
         old = before.get(condition_type)
         if old is None:
-            told = not good and condition_type in {"Valid", "Stalled"}
+            reported = not good and condition_type in {"Valid", "Stalled"}
         else:
             worse = verdict.reason in _NEEDS_HELP and old.get("reason") != verdict.reason and condition_type != "Ready"
-            told = old.get("status") != verdict.word or worse
-        if told:
+            reported = old.get("status") != verdict.word or worse
+        if reported:
             message = f"{condition_type} is {verdict.word}: {verdict.message}"[:1024]
             calm = good or verdict.reason in _WANTED
             events.append(Event("Normal" if calm else "Warning", str(verdict.reason), message))

@@ -25,8 +25,8 @@ class Diagnosis:
     """What keeps a pod from being ready.
 
     Attributes:
-        reason: one of the reasons that name a fault of a pod.
-        message: one line, with the pod's and the container's name.
+        reason: One of the reasons that name a fault of a pod.
+        message: One line, with the pod's and the container's name.
     """
 
     reason: Reason
@@ -47,9 +47,9 @@ def diagnose(pods: Sequence[Object]) -> Diagnosis | None:
     Pods being deleted are not looked at: their containers' exits are wanted.
     """
     waiting = sorted((p for p in pods if not is_ready(p) and not p["metadata"].get("deletionTimestamp")), key=name_of)
-    found = [diagnosis for pod in waiting for diagnosis in _faults(pod)]
+    faults = [diagnosis for pod in waiting for diagnosis in _faults(pod)]
     order = (Reason.CRASH_LOOPING, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_NOT_CREATED, Reason.UNSCHEDULABLE)
-    return min(found, key=lambda d: order.index(d.reason), default=None)
+    return min(faults, key=lambda d: order.index(d.reason), default=None)
 
 
 def unmounted(pods: Sequence[Object], template: Mapping[str, Any]) -> str | None:
@@ -65,8 +65,8 @@ def unmounted(pods: Sequence[Object], template: Mapping[str, Any]) -> str | None
 
 
 def _is_held_up(pod: Object) -> bool:
-    found = {c.get("type"): c.get("status") for c in pod.get("status", {}).get("conditions") or ()}
-    return found.get("PodScheduled") == "True" and found.get("PodReadyToStartContainers") == "False"
+    result = {c.get("type"): c.get("status") for c in pod.get("status", {}).get("conditions") or ()}
+    return result.get("PodScheduled") == "True" and result.get("PodReadyToStartContainers") == "False"
 
 
 def _mounted(volumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

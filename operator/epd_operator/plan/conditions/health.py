@@ -28,7 +28,7 @@ class Verdict:
     """Status, reason and message of one condition; time and generation are added when it is written.
 
     Attributes:
-        status: whether it holds; None when nobody can tell.
+        status: Whether it holds; None when nobody can tell.
     """
 
     status: bool | None
@@ -52,10 +52,10 @@ class Target:
     """What a part should come to.
 
     Attributes:
-        part: a role, or `router`.
-        kind: kind of the object that makes its pods.
-        name: name of that object.
-        desired: pods it should have, or groups of pods where an engine spans several.
+        part: A role, or `router`.
+        kind: Kind of the object that makes its pods.
+        name: Name of that object.
+        desired: Pods it should have, or groups of pods where an engine spans several.
         revision: 8 hex digits that the object and its pods are labelled with.
     """
 
@@ -71,10 +71,10 @@ class Health:
     """What a part has come to.
 
     Attributes:
-        target: what it should come to.
-        ready: ready pods of every revision, as they all serve.
-        updated: ready pods of the target's revision.
-        verdict: whether the part is at its desired count and revision, and else why not.
+        target: What it should come to.
+        ready: Ready pods of every revision, as they all serve.
+        updated: Ready pods of the target's revision.
+        verdict: Whether the part is at its desired count and revision, and else why not.
     """
 
     target: Target

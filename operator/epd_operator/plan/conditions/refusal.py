@@ -40,8 +40,8 @@ def passing(lines: Sequence[str]) -> list[str]:
 
 def lasting(lines: Sequence[str]) -> list[str]:
     """The errors of an attempt that will be met again until somebody acts, sorted."""
-    told = {_INSTALL if _UNKNOWN_KIND.search(line) else one_line(line) for line in lines if not _passes(line)}
-    return sorted(told)
+    match = {_INSTALL if _UNKNOWN_KIND.search(line) else one_line(line) for line in lines if not _passes(line)}
+    return sorted(match)
 
 
 def _passes(line: str) -> bool:

@@ -39,11 +39,11 @@ class Asked:
     """What a spec wants replayed, and whom to ask about it.
 
     Attributes:
-        engine: type and version.
-        halves: what should be replayed, as the engine resolves it.
-        left_off: the spec leaves the decoder half to the engine, and the engine does not replay it.
-        reported: pods of this engine say whether they replay.
-        revision: of the prefill pods that should serve.
+        engine: Type and version.
+        halves: What should be replayed, as the engine resolves it.
+        left_off: The spec leaves the decoder half to the engine, and the engine does not replay it.
+        reported: Pods of this engine say whether they replay.
+        revision: Of the prefill pods that should serve.
     """
 
     engine: str
@@ -70,9 +70,9 @@ def effective(asked: Asked | None, reports: Sequence[Report], previous: Mapping[
     """Judge replay.
 
     Args:
-        asked: what should be replayed; None for a spec that cannot be planned.
-        reports: what the registrars that answered say.
-        previous: the condition as it stands. It is kept where nothing new is known: with a spec that cannot be planned,
+        asked: What should be replayed; None for a spec that cannot be planned.
+        reports: What the registrars that answered say.
+        previous: The condition as it stands. It is kept where nothing new is known: with a spec that cannot be planned,
             and while no registrar has answered a restarted operator.
 
     Returns:
@@ -110,13 +110,13 @@ def _off(asked: Asked) -> Verdict:
 def _told(asked: Asked, known: Mapping[str, Replay]) -> Verdict:
     stopped, running, waiting = [], [], []
     for half in asked.halves:
-        told = {pod: _half(replay, half) for pod, replay in known.items()}
+        reported = {pod: _half(replay, half) for pod, replay in known.items()}
         stopped += [
             f"{pod} runs without replay of the {half} half: {one.reason or 'no reason given'}"
-            for pod, one in sorted(told.items())
+            for pod, one in sorted(reported.items())
             if not one.active and not one.reason.endswith(_WAITING)
         ]
-        active = [one for _, one in sorted(told.items()) if one.active]
+        active = [one for _, one in sorted(reported.items()) if one.active]
         if active:
             presets = sorted({one.preset for one in active if one.preset})
             running.append(f"{half} half" + (f", preset {' and '.join(presets)}" if presets else ""))
@@ -137,9 +137,9 @@ def _half(replay: Replay, half: HalfName) -> Half:
 
 def _routable(reports: Iterable[Report], revision: str) -> dict[str, Replay | None]:
     """Routable prefill pods with what they say; every router asks by itself, and one that has not yet says nothing."""
-    found: dict[str, Replay | None] = {}
+    result: dict[str, Replay | None] = {}
     for report in reports:
         for worker in report.workers:
             if worker.role == "prefill" and worker.routable and worker.revision == revision:
-                found[worker.pod] = found.get(worker.pod) or worker.replay
-    return found
+                result[worker.pod] = result.get(worker.pod) or worker.replay
+    return result

@@ -28,12 +28,12 @@ class Picture:
     """What the conditions are judged on.
 
     Attributes:
-        valid: verdict on the spec.
-        healths: what each part has come to.
-        compat_key: key of the set that should serve; empty when it is not known.
-        held: objects of earlier revisions that go on serving.
-        asked: what the spec wants replayed; None when it cannot be planned.
-        pool: verdict on the pool of windows; None when there is none.
+        valid: Verdict on the spec.
+        healths: What each part has come to.
+        compat_key: Key of the set that should serve; empty when it is not known.
+        held: Objects of earlier revisions that go on serving.
+        asked: What the spec wants replayed; None when it cannot be planned.
+        pool: Verdict on the pool of windows; None when there is none.
     """
 
     valid: Verdict
@@ -48,9 +48,9 @@ def judge(picture: Picture, observed: Observed, before: Mapping[str, Mapping[str
     """Every condition of a resource.
 
     Args:
-        picture: what is known of it.
-        observed: the cluster.
-        before: conditions as they stand, by type.
+        picture: What is known of it.
+        observed: The cluster.
+        before: Conditions as they stand, by type.
     """
     healths = picture.healths
     serving = available(healths, observed.reports, picture.compat_key, before.get("Available"))

@@ -46,9 +46,9 @@ class Pool:
     """What `SwaPoolReady` is judged on.
 
     Attributes:
-        ttl: how long a window lasts.
-        healths: what each kind of server has come to, by program; none in process.
-        revision: of the prefill pods that should serve.
+        ttl: How long a window lasts.
+        healths: What each kind of server has come to, by program; none in process.
+        revision: Of the prefill pods that should serve.
         objects: `Kind/name` of each object that it is made of. Engines follow the file and the address of these names
             whoever made them.
     """
@@ -64,8 +64,8 @@ class Outlook:
     """A verdict, and when time alone will change it.
 
     Attributes:
-        verdict: the condition.
-        until: when it must be judged again, if nothing happens before; None when never.
+        verdict: The condition.
+        until: When it must be judged again, if nothing happens before; None when never.
     """
 
     verdict: Verdict
@@ -76,23 +76,23 @@ def outlook(pool: Pool, observed: Observed, previous: Mapping[str, Any] | None) 
     """Judge a pool.
 
     Args:
-        pool: what it has come to.
-        observed: the cluster.
-        previous: the condition as it stands. What prefill pods told is kept until all of them were asked again by a
+        pool: What it has come to.
+        observed: The cluster.
+        previous: The condition as it stands. What prefill pods told is kept until all of them were asked again by a
             registrar that answers.
     """
     behind = _behind(pool, observed)
     if behind is not None:
         return Outlook(behind)
     born = max(_starts(pool, observed.pods), default=None)
-    said = _said(observed.reports, pool.revision)
-    words = {pod: word for pod, word in said.items() if word}
+    message = _said(observed.reports, pool.revision)
+    words = {pod: word for pod, word in message.items() if word}
     heard_at = None if born is None or observed.now >= born[0] + STALE else born[0] + STALE
     counted = {pod: word for pod, word in words.items() if heard_at is None or word == _MISCONFIGURED}
     again = [heard_at] if heard_at is not None and counted != words else []
     if counted:
         return Outlook(Verdict(False, Reason.DEGRADED, _told(counted)), *again)
-    silent = not said or None in said.values()
+    silent = not message or None in message.values()
     if silent and previous is not None and previous.get("reason") == Reason.DEGRADED:
         return Outlook(Verdict.of(previous))
     if born is not None and observed.now < (warm := born[0] + pool.ttl):
@@ -146,22 +146,22 @@ def _starts(pool: Pool, pods: Sequence[Object]) -> Iterator[tuple[datetime, str]
 
 def _said(reports: Sequence[Report], revision: str) -> dict[str, str | None]:
     """What is wrong with the pool for each prefill pod; empty when nothing is, None when no registrar knows yet."""
-    said: dict[str, str | None] = {}
+    message: dict[str, str | None] = {}
     for report in reports:
         for worker in report.workers:
             if worker.revision == revision:
                 word = None if worker.swa_pool is None else worker.swa_pool.fault
-                known = said.get(worker.pod)
-                said[worker.pod] = known if known or word is None else word
-    return said
+                known = message.get(worker.pod)
+                message[worker.pod] = known if known or word is None else word
+    return message
 
 
 def _told(words: Mapping[str, str]) -> str:
-    told = []
+    reported = []
     for word in sorted(set(words.values())):
-        pods = ", ".join(sorted(pod for pod, said in words.items() if said == word))
-        told.append(f"{one_line(f'{word} for {pods}')}: {_CAUSES.get(word, 'no more is known')}")
-    return "; ".join(told)
+        pods = ", ".join(sorted(pod for pod, message in words.items() if message == word))
+        reported.append(f"{one_line(f'{word} for {pods}')}: {_CAUSES.get(word, 'no more is known')}")
+    return "; ".join(reported)
 
 
 def _as_declared(pool: Pool) -> str:

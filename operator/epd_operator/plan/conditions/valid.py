@@ -20,7 +20,7 @@ def refused(errors: Sequence[Finding]) -> Verdict:
     """The verdict on a spec that must not run; its reason is that of the first error.
 
     Args:
-        errors: everything that refuses it, at least one.
+        errors: Everything that refuses it, at least one.
     """
     reasons = {STRUCTURE: Reason.INVALID_SPEC, VERSION: Reason.UNKNOWN_ENGINE_VERSION}
     first = errors[0].rule
@@ -31,10 +31,10 @@ def accepted(profile: Profile, judgement: Judgement) -> Verdict:
     """The verdict on a spec that may run, with everything that it was warned of."""
     judged = f"{profile.engine_type} {profile.version}"
     warnings = [str(finding) for finding in judgement.findings]
-    told = f"; {_count(len(warnings))}: {'; '.join(warnings)}" if warnings else ""
+    reported = f"; {_count(len(warnings))}: {'; '.join(warnings)}" if warnings else ""
     if not judgement.approximate:
-        return Verdict(True, Reason.ACCEPTED, f"accepted by the rules of {judged}{told}")
-    text = f"this version has no rules of its own; accepted by those of {judged}, the nearest lower release{told}"
+        return Verdict(True, Reason.ACCEPTED, f"accepted by the rules of {judged}{reported}")
+    text = f"this version has no rules of its own; accepted by those of {judged}, the nearest lower release{reported}"
     return Verdict(True, Reason.RULES_APPROXIMATE, text)
 
 

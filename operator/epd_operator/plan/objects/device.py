@@ -54,8 +54,8 @@ def ports(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     On the node's network each of them is the node's: told as such, the scheduler never puts two pods with one port on
     one node, and says "free ports" where that leaves a pod without a node.
     """
-    found = []
+    result = []
     for port in scope.profile.ports(role.name, scope.effective.bootstrap_port):
         entry: dict[str, Any] = {"name": port.name, "containerPort": port.number, "protocol": "TCP"}
-        found.append({**entry, "hostPort": port.number} if role.host_network else entry)
-    return found
+        result.append({**entry, "hostPort": port.number} if role.host_network else entry)
+    return result

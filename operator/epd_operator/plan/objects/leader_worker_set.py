@@ -19,8 +19,8 @@ def leader_worker_set(scope: Scope, role: EffectiveRole, templates: Mapping[str,
     """The LeaderWorkerSet around a leader's and a worker's template.
 
     Args:
-        scope: the resource.
-        role: one of its roles, with `nodes` above 1.
+        scope: The resource.
+        role: One of its roles, with `nodes` above 1.
         templates: `template` of the leader and `workerTemplate` of the others.
     """
     return scope.revised(

@@ -25,21 +25,21 @@ def placement(
     """The part of a pod spec that says where its pods may run.
 
     Args:
-        pod: what the user wishes.
-        own: labels that all of these pods have; a spread that selects nothing else selects them.
-        tolerations: taints that they accept besides.
+        pod: What the user wishes.
+        own: Labels that all of these pods have; a spread that selects nothing else selects them.
+        tolerations: Taints that they accept besides.
     """
     written = pod.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    found = {field: written[field] for field in _FIELDS if written.get(field)}
-    accepted = [*found.get("tolerations", ()), *tolerations]
+    result = {field: written[field] for field in _FIELDS if written.get(field)}
+    accepted = [*result.get("tolerations", ()), *tolerations]
     if accepted:
-        found["tolerations"] = accepted
+        result["tolerations"] = accepted
     selected = {"labelSelector": {"matchLabels": dict(own)}}
     spread = [{**selected, **constraint} for constraint in written.get("topologySpreadConstraints", ())]
-    return {**found, **({"topologySpreadConstraints": spread} if spread else {})}
+    return {**result, **({"topologySpreadConstraints": spread} if spread else {})}
 
 
 def metadata(pod: PodPlacement, labels: Mapping[str, str]) -> dict[str, Any]:
     """Labels and annotations of pods; ours win."""
-    found: dict[str, Any] = {"labels": {**pod.labels, **labels}}
-    return {**found, "annotations": dict(pod.annotations)} if pod.annotations else found
+    result: dict[str, Any] = {"labels": {**pod.labels, **labels}}
+    return {**result, "annotations": dict(pod.annotations)} if pod.annotations else result

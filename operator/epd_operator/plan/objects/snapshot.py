@@ -24,8 +24,8 @@ def stored_templates(children: Sequence[Object], name: str, fields: Sequence[str
     """The pod templates that a ControllerRevision of this name keeps; None when it does not keep all of them.
 
     Args:
-        children: live children of the resource.
-        name: name of the ControllerRevision.
+        children: Live children of the resource.
+        name: Name of the ControllerRevision.
         fields: `template`, and `workerTemplate` where pods form groups.
     """
     for child in of_kind(children, KIND[1]):
@@ -57,7 +57,7 @@ def controller_revision(scope: Scope, part: str, name: str, templates: Mapping[s
 
 def _templates(child: Object) -> dict[str, Any]:
     match child.get("data"):
-        case {"spec": dict(found)}:
-            return found
+        case {"spec": dict(spec)}:
+            return spec
         case _:
             return {}

@@ -30,9 +30,9 @@ class Part:
     """One kind of server of a pool.
 
     Attributes:
-        component: what its pods are labelled with.
-        name: of its Deployment.
-        program: what runs in its pods.
+        component: What its pods are labelled with.
+        name: Of its Deployment.
+        program: What runs in its pods.
         replicas: pods.
     """
 
@@ -66,15 +66,15 @@ def objects(scope: Scope, children: Sequence[Object]) -> list[dict[str, Any]]:
     pool = scope.effective.swa_pool
     if pool is None:
         return []
-    found = [configuration.config_map(scope, pool)]
+    result = [configuration.config_map(scope, pool)]
     for part in parts(scope):
         stored_as = names.workload(scope.name, _SNAPSHOT[part.component], scope.identity.revisions[part.component])
         templates = snapshot.stored_templates(children, stored_as, ("template",)) or {
             "template": swa_pool_server.pod_template(scope, pool, part.program, part.component)
         }
-        found.append(snapshot.controller_revision(scope, part.component, stored_as, templates))
-        found.append(_deployment(scope, part, templates["template"]))
-    return found
+        result.append(snapshot.controller_revision(scope, part.component, stored_as, templates))
+        result.append(_deployment(scope, part, templates["template"]))
+    return result
 
 
 def _deployment(scope: Scope, part: Part, template: dict[str, Any]) -> dict[str, Any]:

@@ -42,9 +42,9 @@ class Port:
     """A range of ports on which a server listens; most have one port.
 
     Attributes:
-        name: of the container's port.
-        first: lowest number.
-        last: highest number; the server picks among them.
+        name: Of the container's port.
+        first: Lowest number.
+        last: Highest number; the server picks among them.
     """
 
     name: str
@@ -71,10 +71,10 @@ def pod_template(scope: Scope, pool: EffectiveSwaPool, program: Program, part: s
     """The pod template of one of a pool's servers, as this release renders it.
 
     Args:
-        scope: the resource.
-        pool: its pool.
-        program: which server.
-        part: the component that its pods are labelled with.
+        scope: The resource.
+        pool: Its pool.
+        program: Which server.
+        part: The component that its pods are labelled with.
     """
     own = names.selector(scope.name, part)
     wished = placement(pool.pod, own)

@@ -25,9 +25,9 @@ def workload(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) ->
     """The object that makes a role's pods: a Deployment, or a LeaderWorkerSet where an engine spans pods.
 
     Args:
-        scope: the resource.
-        role: one of its roles.
-        templates: what `pod_templates` gave, now or for an earlier release.
+        scope: The resource.
+        role: One of its roles.
+        templates: What `pod_templates` gave, now or for an earlier release.
     """
     return (
         leader_worker_set.leader_worker_set(scope, role, templates)

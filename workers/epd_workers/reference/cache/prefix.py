@@ -199,10 +199,10 @@ class PrefixTree:
             self._borrow(lease, node, window=index >= first)
             if not node.exact:
                 sequence.approximate(index * self._size)
-        found = tokens + restored
-        self._stats.hits += found > 0
-        self._stats.misses += found == 0
-        self._stats.hit_tokens += found
+        result = tokens + restored
+        self._stats.hits += result > 0
+        self._stats.misses += result == 0
+        self._stats.hit_tokens += result
 
     def insert(self, key: Values[int], sequence: Sequence, salt: str = "", *, windows: bool = True) -> tuple[int, ...]:
         """Hand the full pages of a sequence, which may run on, over to the tree.

@@ -133,12 +133,12 @@ class Recall:
             fetch = self._fetch
             if fetch is None or not fetch.ready:
                 return
-            found = len(self._fitting(fetch.pages))
+            result = len(self._fitting(fetch.pages))
         except Exception:  # noqa: BLE001 whatever a store does, the request goes on
             _log.exception("the pages fetched cannot be used")
-            found = 0
+            result = 0
         if self._first_to_ask():
-            self._ask(found)
+            self._ask(result)
 
     def _first_to_ask(self) -> bool:
         with self._lock:

@@ -128,16 +128,16 @@ class Run:
         Args:
             layers: How many the window has.
         """
-        found, start, size = self._found, self.start, self.sequence.pool.geometry.page_size
+        result, start, size = self._found, self.start, self.sequence.pool.geometry.page_size
         self._found = Found()
         for index in range(start.hit // size - start.stored, start.hit // size):
-            page = found.pages[index - found.first]
+            page = result.pages[index - result.first]
             wire.write_page(self.sequence, index, page.data)
             if page.replayed:
                 self.sequence.approximate(index * size)
-        if start.adopted and found.window is not None:
-            wire.write_window(self.sequence, start.hit, layers, found.window.data)
-            if found.window.replayed:
+        if start.adopted and result.window is not None:
+            wire.write_window(self.sequence, start.hit, layers, result.window.data)
+            if result.window.replayed:
                 self.sequence.approximate(start.hit)
         if start.again < start.hit and start.again:
             self.sequence.approximate(start.hit)

@@ -186,7 +186,7 @@ class TextConfig:
     def faults(self) -> list[str]:
         """What keeps a model from being built with these sizes, one message each."""
         values = {**asdict(self), **_dotted("rope_scaling", asdict(self.rope_scaling))}
-        found = _unlike(values, _FIXED) + _out_of_bounds(values, _FREE)
+        result = _unlike(values, _FIXED) + _out_of_bounds(values, _FREE)
         rope_limit = min(self.head_dim, self.index_head_dim)
         layers, stages = self.num_hidden_layers, self.num_nextn_predict_layers
         ratios, sources = self.compress_ratios, self.kv_source_layer_ids
@@ -234,26 +234,26 @@ class TextConfig:
             *((0 <= i < self.vocab_size, f"{name} is {i}: must be an id below vocab_size ({self.vocab_size})")
               for name, i in ids.items()),
         )  # fmt: skip
-        found += [text for good, text in rules if not good]
-        return found or self._layer_faults()
+        result += [text for good, text in rules if not good]
+        return result or self._layer_faults()
 
     def _layer_faults(self) -> list[str]:
-        found = []
+        faults = []
         for plan in self.plans:
             if plan.ratio and plan.kv_source < 0:
-                found.append(f"compress_ratios[{plan.index}] is {plan.ratio}: no kv source stands at or before it")
+                faults.append(f"compress_ratios[{plan.index}] is {plan.ratio}: no kv source stands at or before it")
             elif plan.ratio and self.compress_ratios[plan.kv_source] != plan.ratio:
-                found.append(
+                faults.append(
                     f"compress_ratios[{plan.index}] is {plan.ratio}: its kv source, layer {plan.kv_source}, "
                     f"has {self.compress_ratios[plan.kv_source]}"
                 )
             if plan.decoder and plan.ratio > 1:
-                found.append(f"compress_ratios[{plan.index}] is {plan.ratio}: the decoder half takes 0 or 1")
-        found += [
+                faults.append(f"compress_ratios[{plan.index}] is {plan.ratio}: the decoder half takes 0 or 1")
+        faults += [
             f"kv_source_layer_ids has {i}: compress_ratios[{i}] is 0" for i in self.kv_source_layer_ids
             if not self.compress_ratios[i]
         ]  # fmt: skip
-        return found
+        return faults
 
 
 @dataclass(frozen=True)
@@ -275,17 +275,17 @@ class VisionConfig:
     def faults(self) -> list[str]:
         """What keeps a tower from being built with these sizes, one message each."""
         values = asdict(self)
-        found = _unlike(values, {"model_type": VisionConfig.model_type}) + _out_of_bounds(values, frozenset())
+        result = _unlike(values, {"model_type": VisionConfig.model_type}) + _out_of_bounds(values, frozenset())
         if 0 < self.max_image_tokens < _SMALLEST_SPAN:
-            found.append(f"max_image_tokens is {self.max_image_tokens}: must be at least {_SMALLEST_SPAN}, one cell")
+            result.append(f"max_image_tokens is {self.max_image_tokens}: must be at least {_SMALLEST_SPAN}, one cell")
         if self.max_wh_ratio is not None and self.max_wh_ratio < 1:
-            found.append(f"max_wh_ratio is {self.max_wh_ratio}: must be null or at least 1")
-        if not found and self.hidden_size % (4 * self.num_attention_heads):
-            found.append(
+            result.append(f"max_wh_ratio is {self.max_wh_ratio}: must be null or at least 1")
+        if not result and self.hidden_size % (4 * self.num_attention_heads):
+            result.append(
                 f"hidden_size is {self.hidden_size}: must be a multiple of 4 * num_attention_heads "
                 f"({4 * self.num_attention_heads})"
             )
-        return found
+        return result
 
 
 @dataclass(frozen=True)
@@ -368,17 +368,17 @@ def _unlike(values: Mapping[str, Any], fixed: Mapping[str, object]) -> list[str]
 
 def _out_of_bounds(values: Mapping[str, Any], free: Collection[str]) -> list[str]:
     """One message per size below 1 or too large to compute with, and per number that must be positive."""
-    found = []
+    result = []
     for name, value in values.items():
         if isinstance(value, bool) or (name in free and abs(value) <= _LARGEST):
             continue
         if isinstance(value, int) and value < 1:
-            found.append(f"{name} is {value}: must be at least 1")
+            result.append(f"{name} is {value}: must be at least 1")
         elif isinstance(value, int) and value > (most := _MOST.get(name, _LARGEST)):
-            found.append(f"{name} is {value}: must be at most {most}")
+            result.append(f"{name} is {value}: must be at most {most}")
         elif isinstance(value, float) and value <= 0:
-            found.append(f"{name} is {value!r}: must be above 0")
-    return found
+            result.append(f"{name} is {value!r}: must be above 0")
+    return result
 
 
 RELEASED: Final = Config()

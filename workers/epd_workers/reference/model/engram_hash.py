@@ -74,14 +74,14 @@ def _primes(layers: int, orders: int, heads: int, start: int) -> tuple[tuple[tup
     used: set[int] = set()
 
     def search() -> tuple[int, ...]:
-        found: list[int] = []
+        result: list[int] = []
         candidate = start
-        while len(found) < heads:
+        while len(result) < heads:
             if candidate not in used and is_prime(candidate):
-                found.append(candidate)
+                result.append(candidate)
                 used.add(candidate)
             candidate += 1
-        return tuple(found)
+        return tuple(result)
 
     return tuple(tuple(search() for _ in range(orders)) for _ in range(layers))
 
@@ -232,20 +232,20 @@ class EngramHash:
 
 
 def _faults(config: TextConfig, mapping: Sequence[int]) -> list[str]:
-    found = []
+    faults = []
     size = len(set(mapping))
     if len(mapping) != config.vocab_size:
-        found.append(f"the token map has {len(mapping)} entries: vocab_size is {config.vocab_size}")
+        faults.append(f"the token map has {len(mapping)} entries: vocab_size is {config.vocab_size}")
     if set(mapping) != set(range(size)) or size != config.engram_compressed_vocab_size:
-        found.append(
+        faults.append(
             f"the vocabulary has {size} distinct texts: engram_compressed_vocab_size is "
             f"{config.engram_compressed_vocab_size}, and every factor depends on it; use the model's own tokenizer"
         )
     if not 0 <= config.engram_pad_token_id < len(mapping):
-        found.append(f"engram_pad_token_id is {config.engram_pad_token_id}: must be below {len(mapping)}")
+        faults.append(f"engram_pad_token_id is {config.engram_pad_token_id}: must be below {len(mapping)}")
     if tuple(config.engram_num_embeddings) != table_rows(config):
-        found.append(
+        faults.append(
             f"engram_num_embeddings is {list(config.engram_num_embeddings)}: must be the prime sums "
             f"{list(table_rows(config))}"
         )
-    return found
+    return faults

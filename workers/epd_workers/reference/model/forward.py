@@ -139,13 +139,13 @@ class Forward:
     def _columns(self, extends: Sequence[Extend]) -> Tensor:
         if self._engram is None:
             return torch.zeros(0)
-        found = []
+        result = []
         for extend in extends:
             ids = torch.tensor(list(extend.token_ids))
             before = cast("History", extend.sequence.history)
             columns, extend.sequence.history = self._engram(ids, ids == self._image_id, before)
-            found.append(columns)
-        return torch.cat(found, 1)
+            result.append(columns)
+        return torch.cat(result, 1)
 
     def _logits(self, state: State, batch: Batch) -> list[Tensor]:
         ends = accumulate(batch.layouts.kept)

@@ -61,5 +61,5 @@ def scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
     """
     rows, heads = query.shape[-3:-1]
     dots = torch.relu(query.flatten(-3, -2) @ keys.transpose(-1, -2)).unflatten(-2, (rows, heads))
-    found: Tensor = (weights[..., None, :] @ dots).squeeze(-2)
-    return found
+    result: Tensor = (weights[..., None, :] @ dots).squeeze(-2)
+    return result

@@ -103,17 +103,17 @@ def slots(config: Config) -> tuple[Slot, ...]:
     """Every stored parameter of a model of these sizes."""
     with torch.device("meta"):
         model = Transformer(config)
-    found: list[Slot] = []
+    result: list[Slot] = []
     for parameter, value in model.named_parameters():
         stack = _EXPERTS.match(parameter)
         if stack is None:
             name = _SITE.sub(r".\1_\2", parameter)
-            found.append(Slot(name, parameter, None, tuple(value.shape), _encoding(name)))
+            result.append(Slot(name, parameter, None, tuple(value.shape), _encoding(name)))
             continue
         for expert in range(len(value)):
             name = f"{stack[1]}.{expert}.{stack[2]}.weight"
-            found.append(Slot(name, parameter, expert, tuple(value.shape[1:]), _encoding(name)))
-    return tuple(found)
+            result.append(Slot(name, parameter, expert, tuple(value.shape[1:]), _encoding(name)))
+    return tuple(result)
 
 
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:

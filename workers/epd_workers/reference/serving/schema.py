@@ -40,8 +40,8 @@ class Body(BaseModel):
     @property
     def salt(self) -> str:
         """The same for requests that may share caches; empty if this one says nothing about it."""
-        said = [self.cache_salt or "", self.extra_key or ""]
-        return json.dumps(said) if any(said) else ""
+        messages = [self.cache_salt or "", self.extra_key or ""]
+        return json.dumps(messages) if any(messages) else ""
 
 
 class StreamOptions(BaseModel):

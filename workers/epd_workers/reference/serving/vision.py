@@ -67,8 +67,8 @@ class RemoteVision:
 
     async def encode(self, rid: str, urls: Sequence[str]) -> list[SeenImage]:
         """See `Vision`."""
-        found = await self._pool.encode(rid, urls)
-        return [SeenImage(torch.from_numpy(image.rows), image.encoder, image.seconds) for image in found]
+        result = await self._pool.encode(rid, urls)
+        return [SeenImage(torch.from_numpy(image.rows), image.encoder, image.seconds) for image in result]
 
 
 @dataclass(frozen=True)

@@ -123,12 +123,12 @@ class Examinee:
 
 def progress(what: str) -> Callable[[int, int], None]:
     """Progress lines on standard error, a few seconds apart."""
-    said = time.monotonic()
+    reported_at = time.monotonic()
 
     def say(done: int, of: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _TELL_SECONDS:
-            said = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= _TELL_SECONDS:
+            reported_at = time.monotonic()
             sys.stderr.write(f"{what}: {done} of {of} questions\n")
 
     return say
@@ -154,7 +154,7 @@ def examine(
         right[case.group.split()[0]].append(good)
         if tell:
             tell(done, len(cases))
-    return {group: sum(found) / len(found) for group, found in sorted(right.items())}
+    return {group: sum(result) / len(result) for group, result in sorted(right.items())}
 
 
 def quiz(model: LoadedModel, count: int, seed: int = 0) -> list[Case]:
@@ -169,8 +169,8 @@ def table(results: Mapping[str, Mapping[str, float]]) -> str:
     groups = list(next(iter(results.values())))
     lines = ["| mode | " + " | ".join(groups) + " |", "|---|" + "---:|" * len(groups)]
     lines += [
-        f"| {mode} | " + " | ".join(f"{100 * found[group]:.1f}" for group in groups) + " |"
-        for mode, found in results.items()
+        f"| {mode} | " + " | ".join(f"{100 * result[group]:.1f}" for group in groups) + " |"
+        for mode, result in results.items()
     ]
     return "\n".join(lines)
 

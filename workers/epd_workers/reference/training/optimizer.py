@@ -70,8 +70,8 @@ class Muon(torch.optim.Optimizer):
         momentum: Tensor = state.setdefault("momentum", torch.zeros_like(parameter))
         momentum.lerp_(grad, 1 - _MOMENTUM)
         ahead = torch.lerp(grad, momentum, _MOMENTUM)
-        found: Tensor = orthogonal(ahead) * (_SCALE * max(parameter.shape[-2:]) ** 0.5)
-        return found
+        result: Tensor = orthogonal(ahead) * (_SCALE * max(parameter.shape[-2:]) ** 0.5)
+        return result
 
     def _adam(self, parameter: Tensor, grad: Tensor, steps: int) -> Tensor:
         state = self.state[parameter]
@@ -95,8 +95,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(_ROUNDS):
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
-    found: Tensor = x.mT if tall else x
-    return found.to(matrix.dtype)
+    result: Tensor = x.mT if tall else x
+    return result.to(matrix.dtype)
 
 
 def _looked_up(name: str) -> bool:

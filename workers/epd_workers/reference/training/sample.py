@@ -42,13 +42,13 @@ class Recall(NamedTuple):
 
     Attributes:
         before: Position of the token behind which its last word follows.
-        said: Position of that word where the fact was told first.
+        stated: Position of that word where the fact was told first.
         name: Number of whom it is about.
         topic: Number of what of them.
     """
 
     before: int
-    said: int
+    stated: int
     name: int
     topic: int
 
@@ -158,14 +158,14 @@ class Writer:
         """Dialogues about pictures of one size, each with at most so many turns."""
         size = scenes.size(rng)
         plan = image.plan(*size, self._vision)
-        found = [Scene.draw(rng, size, held=False) for _ in range(count)]
+        result = [Scene.draw(rng, size, held=False) for _ in range(count)]
         samples = []
-        for one in found:
+        for one in result:
             asked = one.turns(rng)
             rng.shuffle(asked)
             opening = self.prompt(varied(asked[0].question, rng), system_prompt(rng), plan)
             samples.append(self._looking(self.sample(opening, asked[:turns], rng), asked[:turns], one, plan))
-        return self.collate(samples, self.pictures(found, rng))
+        return self.collate(samples, self.pictures(result, rng))
 
     def _looking(self, sample: Sample, turns: Sequence[Turn], one: Scene, plan: Plan) -> Sample:
         """Add at which cell each word of an answer should look."""
@@ -193,11 +193,11 @@ class Writer:
         size = scenes.size(rng)
         return self.pictures([Scene.draw(rng, size, held=False) for _ in range(count)], rng)
 
-    def pictures(self, found: Sequence[Scene], rng: Random) -> Pictures:
+    def pictures(self, result: Sequence[Scene], rng: Random) -> Pictures:
         """Draw scenes of one size."""
-        plan = image.plan(found[0].width, found[0].height, self._vision)
-        patches = torch.stack([image.patches(one.image(rng), plan) for one in found])
-        return Pictures(patches, plan, torch.stack([_cells(one, plan, self._vision) for one in found]))
+        plan = image.plan(result[0].width, result[0].height, self._vision)
+        patches = torch.stack([image.patches(one.image(rng), plan) for one in result])
+        return Pictures(patches, plan, torch.stack([_cells(one, plan, self._vision) for one in result]))
 
     def story_batch(self, rng: Random, count: int, tokens: int, turns: int, restated: float) -> Batch:
         """Stories of about so many tokens with questions about them behind.
@@ -220,10 +220,10 @@ class Writer:
         while length < tokens:
             idle.append(story.idle(rng))
             length += self.length(idle[-1])
-        told: list[Fact | str] = [*known, *idle]
-        rng.shuffle(told)
-        told += again
-        text = " ".join(part if isinstance(part, str) else part.statement for part in told)
+        reported: list[Fact | str] = [*known, *idle]
+        rng.shuffle(reported)
+        reported += again
+        text = " ".join(part if isinstance(part, str) else part.statement for part in reported)
         asked = rng.sample(known, turns)
         first = varied(asked[0].turn.question, rng)
         if rng.random() < _SYSTEM_STORY:
@@ -231,25 +231,25 @@ class Writer:
         else:
             opening = self.prompt(f"{text} {first}", system_prompt(rng), None)
         sample = self.sample(opening, [fact.turn for fact in asked], rng)
-        return self._recalling(sample, told, asked, text)
+        return self._recalling(sample, reported, asked, text)
 
-    def _recalling(self, sample: Sample, told: list[Fact | str], asked: list[Fact], text: str) -> Sample:
+    def _recalling(self, sample: Sample, reported: list[Fact | str], asked: list[Fact], text: str) -> Sample:
         """Add what is recalled where, and let restated facts count."""
         at = _find(sample.ids, self._tokenizer.encode(text))
-        said: dict[Fact, int] = {}
+        message: dict[Fact, int] = {}
         recalls = []
         weights = list(sample.weights)
-        for i, part in enumerate(told):
+        for i, part in enumerate(reported):
             fact = part if isinstance(part, Fact) else None
             at += len(self._tokenizer.encode((" " if i else "") + (fact.statement if fact else str(part))))
             if fact:
                 # Behind the last word stands the full stop.
                 word = at - 2
-                if fact in said:
+                if fact in message:
                     weights[word] = RESTATED_WEIGHT
-                recalls.append(_recall(fact, word - 1 if fact in said else word, said.setdefault(fact, word)))
-        recalls += [_recall(fact, end - 3, said[fact]) for fact, end in zip(asked, self._ends(sample), strict=True)]
-        aims = tuple((recall.before, recall.said) for recall in recalls if recall.before > recall.said)
+                recalls.append(_recall(fact, word - 1 if fact in message else word, message.setdefault(fact, word)))
+        recalls += [_recall(fact, end - 3, message[fact]) for fact, end in zip(asked, self._ends(sample), strict=True)]
+        aims = tuple((recall.before, recall.stated) for recall in recalls if recall.before > recall.stated)
         return Sample(sample.ids, weights, tuple(recalls), aims)
 
     def collate(self, samples: Sequence[Sample], pictures: Pictures | None) -> Batch:
@@ -286,8 +286,8 @@ def _cell(one: Scene, thing: Thing, plan: Plan, vision: VisionConfig) -> tuple[i
     return min(int(y / side), plan.cells[0] - 1), min(int(x / side), plan.cells[1] - 1)
 
 
-def _recall(fact: Fact, before: int, said: int) -> Recall:
-    return Recall(before, said, NAMES.index(fact.name), story.TOPICS.index(fact.topic))
+def _recall(fact: Fact, before: int, message: int) -> Recall:
+    return Recall(before, message, NAMES.index(fact.name), story.TOPICS.index(fact.topic))
 
 
 def _find(ids: list[int], run: list[int]) -> int:

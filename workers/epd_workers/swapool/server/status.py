@@ -103,6 +103,6 @@ class _Told:
         for family, names in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, (metric, text) in names.items():
                 if (value := self._figures[name]) is not None:
-                    told = family(metric, text, labels=["server"])
-                    told.add_metric([self._server], float(value))
-                    yield told
+                    reported = family(metric, text, labels=["server"])
+                    reported.add_metric([self._server], float(value))
+                    yield reported

@@ -65,10 +65,10 @@ class StoreProgram:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._control, b"%d" % self._asked)
         while answer := await loop.sock_recv(self._control, LONGEST_MESSAGE):
-            said = json.loads(answer)
+            message = json.loads(answer)
             # Answers to questions that were given up come late.
-            if said.pop("question") == self._asked:
-                return Health(**said)
+            if message.pop("question") == self._asked:
+                return Health(**message)
         return Health.broken("the store's process ended")
 
     async def figures(self) -> Figures:

@@ -69,12 +69,12 @@ class ValkeyProgram:
 
     async def figures(self) -> Figures:
         """Return what INFO says."""
-        said: dict[str, Any] = await self._client.info("everything")
+        message: dict[str, Any] = await self._client.info("everything")
         return Figures(
-            capacity=said["maxmemory"],
-            used=said["used_memory"],
-            windows=said.get("db0", {}).get("keys", 0),
-            evicted=said["evicted_keys"],
-            expired=said["expired_keys"],
-            refused=said.get("errorstat_OOM", {}).get("count", 0),
+            capacity=message["maxmemory"],
+            used=message["used_memory"],
+            windows=message.get("db0", {}).get("keys", 0),
+            evicted=message["evicted_keys"],
+            expired=message["expired_keys"],
+            refused=message.get("errorstat_OOM", {}).get("count", 0),
         )
