@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from epd_operator import __version__
 from epd_operator.cli.main import main, parser
 
 ROOT = Path(__file__).parents[2]
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
-    assert capsys.readouterr().out == "epd 0.1.0\n"
+    assert capsys.readouterr().out == f"epd {__version__}\n"
 
 
 def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
