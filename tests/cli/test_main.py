@@ -120,7 +120,8 @@ def test_a_command_without_its_packages_says_how_to_get_them(
     answer = epd(command)
     assert answer.status == 2
     assert answer.err == (
-        f"epd: `epd {command}` needs the extra 'operator' ({module} is not installed): pip install 'epd[operator]'\n"
+        f"epd: `epd {command}` needs the extra 'operator' ({module} is not installed): "
+        f"pip install 'epd-{__version__}-py3-none-any.whl[operator]'\n"
     )
 
 

@@ -37,6 +37,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     full.add_argument(
         "--images", type=Path, metavar="FILE", help="what `python -m tools.images push --json` printed: the digests"
     )
+    full.add_argument(
+        "--into", type=Path, default=DIST, metavar="FOLDER", help="where to; what it holds is removed (default: dist/)"
+    )
     return parser.parse_args(argv)
 
 
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             return _version(only_check=chosen.check)
         if chosen.command == "wheel":
             return _wheel()
-        return _check(chosen.images)
+        return _check(chosen.images, chosen.into)
     except (ReleaseError, ImageError, machine.Unfit) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -72,14 +75,14 @@ def _wheel() -> int:
     return 0
 
 
-def _check(file: Path | None) -> int:
+def _check(file: Path | None, folder: Path) -> int:
     helm = access.tool("helm")
     references = _references(file) if file else {}
-    shutil.rmtree(DIST, ignore_errors=True)
-    DIST.mkdir()
-    release = recipe.make(ROOT, DIST, helm, references)
-    print(f"epd {release.version}, from commit {release.commit.id[:12]}, in dist/:")
-    for path in sorted(DIST.iterdir()):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    release = recipe.make(ROOT, folder, helm, references)
+    print(f"epd {release.version}, from commit {release.commit.id[:12]}, in {folder}:")
+    for path in sorted(folder.iterdir()):
         print(f"  {path.stat().st_size:>9,}  {path.name}")
     faults = 0
     for name, test in check.checks(release, ROOT, helm):

@@ -170,8 +170,10 @@ def _uninstalled(command: str, error: ModuleNotFoundError) -> int:
     name = (error.name or "").partition(".")[0]
     if name not in IN_EXTRA:
         raise error
+    # The wheel by its file, never by its name: on the public index that name belongs to another project.
+    wheel = f"epd-{__version__}-py3-none-any.whl"
     print(
-        f"epd: `epd {command}` needs the extra {EXTRA!r} ({name} is not installed): pip install 'epd[{EXTRA}]'",
+        f"epd: `epd {command}` needs the extra {EXTRA!r} ({name} is not installed): pip install '{wheel}[{EXTRA}]'",
         file=sys.stderr,
     )
     return 2

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tools.cluster import access, machine
 from tools.images.recipe import NAMES, Options, recipe
 from tools.release import images, source
-from tools.release import recipe as recipes
-
-if TYPE_CHECKING:
-    from tools.release.recipe import Release
+from tools.release.changelog import section
+from tools.release.recipe import Release
+from tools.release.version import version
 
 ROOT = Path(__file__).resolve().parents[3]
+BUILDERS = ("EPD_BASE_IMAGE", "EPD_TORCH_INDEX")
+"""Variables that change the tags of images."""
 REGISTRY = "registry.example.com/epd"
 
 
@@ -30,13 +32,13 @@ class Made:
         release: The release.
         tree: A copy of the tracked files.
         helm: The program that packaged the chart.
-        pushed: The file that says where the images are.
+        done: The recipe's end: its status and output.
     """
 
     release: Release
     tree: Path
     helm: Path
-    pushed: Path
+    done: subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +73,13 @@ def pushed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made(helm: Path, tree: Path, pushed: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Runs the recipe as `make release-check` does, into a folder of ours."""
+    folder = tmp_path_factory.mktemp("release") / "dist"
+    command = [sys.executable, "-m", "tools.release", "check", "--images", str(pushed), "--into", str(folder)]
+    environment = {name: value for name, value in os.environ.items() if name not in BUILDERS}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    number = version(tree)
+    notes = section((tree / "CHANGELOG.md").read_text(encoding="utf-8"), number)
     references = images.read(pushed, tree, Options())
-    folder = tmp_path_factory.mktemp("dist")
-    return Made(recipes.make(ROOT, folder, helm, references), tree, helm, pushed)
+    release = Release(folder, number, source.commit(ROOT), notes, references)
+    return Made(release, tree, helm, done)

@@ -26,19 +26,33 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "epd"
 
 
 @pytest.fixture(scope="session")
-def empty(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and with what the wheel asks for, in the locked versions."""
-    folder = tmp_path_factory.mktemp("empty")
-    built = package.wheel(tree, folder / "dist", source.commit(ROOT).time)
-    venv.create(folder / "venv", with_pip=False)
-    python = folder / "venv" / "bin" / "python"
-    command: list[str | Path] = [Path(sys.executable).parent / "uv", "pip", "install", "--quiet", "--python", python]
-    command += ["--constraint", ROOT / "requirements" / "cli.txt", built]
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return package.wheel(tree, tmp_path_factory.mktemp("wheel"), source.commit(ROOT).time)
+
+
+def install(wheel: Path, what: str, lock_file: str, folder: Path) -> Path:
+    """Make an environment, install the wheel into it by its file; the folder of its programs.
+
+    Args:
+        wheel: The wheel.
+        what: The wheel's file as a user names it, with or without extras.
+        lock_file: The lock file that says which versions.
+        folder: Where to make it.
+    """
+    venv.create(folder, with_pip=False)
+    command: list[str | Path] = [Path(sys.executable).parent / "uv", "pip", "install", "--quiet"]
+    command += ["--python", folder / "bin" / "python", "--constraint", ROOT / "requirements" / lock_file, what]
     # The packages are those of our own environment: the cache of `make` has them.
     environment = {"UV_CACHE_DIR": str(CACHE), **os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=wheel.parent, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return folder / "venv" / "bin"
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, and with what the wheel asks for, in the locked versions."""
+    return install(wheel, wheel.name, "cli.txt", tmp_path_factory.mktemp("empty"))
 
 
 @pytest.fixture
@@ -91,9 +105,20 @@ def test_a_command_without_a_cluster_works(epd: Epd, words: list[str | Path], to
 
 
 @pytest.mark.parametrize("command", ["status", "run"])
-def test_a_command_that_talks_to_a_cluster_says_what_to_install(epd: Epd, command: str) -> None:
+def test_a_command_that_talks_to_a_cluster_says_what_to_install(epd: Epd, wheel: Path, command: str) -> None:
     done = epd(command)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"epd: `epd {command}` needs the extra 'operator' (")
-    assert line.endswith("pip install 'epd[operator]'")
+    assert line.endswith(f"pip install '{wheel.name}[operator]'")
+
+
+def test_what_it_says_to_install_is_what_was_missing(wheel: Path, tmp_path: Path) -> None:
+    programs = install(wheel, f"{wheel.name}[operator]", "operator.txt", tmp_path / "venv")
+    environment = {"PATH": str(programs), "HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
+    for command in ("status", "run"):
+        done = subprocess.run(
+            [programs / "epd", command], env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "is not installed" not in done.stderr
+        assert "no access to a cluster" in done.stderr

@@ -109,7 +109,7 @@ def test_the_hook_on_our_own_samples_passes() -> None:
     tracked = source.git(ROOT, "ls-files", "*.yaml", "*.json").split()
     files = [name for name in tracked if re.search(hook["files"], name) and not re.search(hook["exclude"], name)]
     program, *words = shlex.split(hook["entry"])
-    command = [Path(sys.executable).parent / Path(program).name, *words, *files]
+    command: list[str | Path] = [Path(sys.executable).parent / Path(program).name, *words, *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
