@@ -21,7 +21,7 @@ export MPLCONFIGDIR ?= $(CACHE)/matplotlib
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled
 
-.PHONY: help demo test check format generate cluster images kernel-report nightly bench down clean distclean
+.PHONY: help demo test check format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,13 +58,15 @@ check: $(STAMP) ## lint, types, import contracts, generated files up to date
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+	@$(PY) -m tools.release version --check
 	@$(PY) docs/generate.py --check
 
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-generate: $(STAMP) ## write the generated files anew (CRD, reference pages)
+generate: $(STAMP) ## write the generated files anew (CRD, policies, reference pages, the version wherever it stands)
+	@$(PY) -m tools.release version
 	@$(PY) docs/generate.py
 
 cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
@@ -91,6 +93,12 @@ bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operat
 	@$(PY) -m bench.kernels
 	@$(PY) -m bench.validate
 	@$(PY) -m bench.operator
+
+wheel: $(STAMP) ## build the wheel into dist/: the command line, for pip, pipx or uv
+	@$(PY) -m tools.release wheel
+
+release-check: $(STAMP) ## make what a release consists of in dist/ and check it (IMAGES=file with the digests); RELEASING.md
+	@$(PY) -m tools.release check $(if $(IMAGES),--images "$(IMAGES)")
 
 down: ## stop the local cluster; keep the caches
 	@if [ -x $(PY) ]; then $(PY) -m tools.cluster down; fi

@@ -16,7 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-EPD = [sys.executable, "-m", "epd_operator.cli.main"]
 RUNS = 9
 MANY = 1000
 
@@ -41,15 +40,15 @@ spec:
 """
 
 
-def seconds(words: list[str], folder: Path) -> tuple[float, float]:
-    """CPU and wall seconds of one run of `epd`; the exit status may be 0 or 1.
+def seconds(epd: list[str], words: list[str], folder: Path) -> tuple[float, float]:
+    """CPU and wall seconds of one run of the program `epd`; the exit status may be 0 or 1.
 
     Raises:
         RuntimeError: The run did not do its work.
     """
     start = time.perf_counter()
     child = subprocess.Popen(  # noqa: S603 - our own program
-        [*EPD, *words], cwd=folder, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*epd, *words], cwd=folder, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - start
@@ -67,15 +66,16 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
 
-def medians(words: list[str], folder: Path, runs: int) -> tuple[float, float]:
+def medians(epd: list[str], words: list[str], folder: Path, runs: int) -> tuple[float, float]:
     """Medians of CPU and wall seconds, after one run that compiles what is not yet."""
-    seconds(words, folder)
-    result = [seconds(words, folder) for _ in range(runs)]
-    return statistics.median(cpu for cpu, _ in result), statistics.median(wall for _, wall in result)
+    seconds(epd, words, folder)
+    measured = [seconds(epd, words, folder) for _ in range(runs)]
+    return statistics.median(cpu for cpu, _ in measured), statistics.median(wall for _, wall in measured)
 
 
-def measure() -> dict[str, float]:
-    """Write the inputs and read the figures."""
+def measure(python: str) -> dict[str, float]:
+    """Write the inputs and read the figures of the `epd` that an interpreter has installed."""
+    epd = [python, "-m", "epd_operator.cli.main"]
     figures: dict[str, float] = {"runs": RUNS, "many": MANY}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -94,7 +94,7 @@ def measure() -> dict[str, float]:
             "many_command_lines": (["validate", "--cases", "cases.jsonl"], 3),
         }
         for job, (words, runs) in jobs.items():
-            cpu, wall = medians(words, folder, runs)
+            cpu, wall = medians(epd, words, folder, runs)
             figures[f"{job}_cpu_s"] = round(cpu, 3)
             figures[f"{job}_wall_s"] = round(wall, 3)
     return figures
@@ -104,9 +104,12 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.validate", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    as_json = parser.parse_args().json
-    result = measure()
-    print(json.dumps(result) if as_json else "\n".join(f"{name:26} {value:g}" for name, value in result.items()))
+    parser.add_argument(
+        "--python", default=sys.executable, metavar="FILE", help="of another installation, such as one of the wheel"
+    )
+    chosen = parser.parse_args()
+    measured = measure(chosen.python)
+    print(json.dumps(measured) if chosen.json else "\n".join(f"{name:26} {value:g}" for name, value in measured.items()))
 
 
 if __name__ == "__main__":

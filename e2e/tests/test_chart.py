@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from e2e import stack as stacks
+from epd_operator import __version__
 from epd_operator.api.status import CONDITION_TYPES
 from tools.cluster import access
 
@@ -119,7 +120,7 @@ def test_image_references() -> None:
         variables = {entry["name"]: entry.get("value") for entry in container["env"]}
         return [container["image"], variables["EPD_ROUTER_IMAGE"], variables["EPD_WORKER_IMAGE"]]
 
-    assert images() == ["epd-operator:0.1.0", "epd-router:0.1.0", "epd-worker:0.1.0"]
+    assert images() == [f"epd-{name}:{__version__}" for name in ("operator", "router", "worker")]
     assert images("--set", "images.registry=r.example/e,images.tag=v9,images.worker=w@sha256:1") == [
         "r.example/e/epd-operator:v9",
         "r.example/e/epd-router:v9",
@@ -161,10 +162,16 @@ def test_the_plain_manifests_are_the_rendered_chart() -> None:
     assert OPERATOR.read_text(encoding="utf-8") == text, "EPD_REGENERATE=1 writes the file anew: review the difference"
 
 
-def test_the_plain_policies_are_those_of_the_chart() -> None:
-    rendered = plain([one for one in documents(template()) if one["kind"].startswith("ValidatingAdmission")])
-    written = documents((INSTALL / "admission.yaml").read_text(encoding="utf-8"))
-    assert {_name(one): one for one in rendered} == {_name(one): one for one in written}
+def test_kustomize_makes_the_chart_s_crd_and_policies() -> None:
+    def shared(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+        kinds = ("CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        return {_name(one): one for one in found if one["kind"] in kinds}
+
+    rendered = shared(plain(documents(template())))
+    for document in rendered.values():
+        document["metadata"].pop("annotations", None)  # helm.sh/resource-policy
+    assert len(rendered) == 7
+    assert shared(documents(run(access.tool("kubectl"), "kustomize", INSTALL))) == rendered
 
 
 def test_policies_apply_where_the_operator_watches_unless_told_otherwise() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-CHECKED_IN = Path(__file__).parents[2] / "crds" / crd.FILE
+CHECKED_IN = Path(__file__).parents[2] / crd.FILE
 QUIET = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 

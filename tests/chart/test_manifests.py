@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from epd_operator import __version__
+from epd_operator.admission import manifest
 from epd_operator.api import crd
 from epd_operator.engines.validation import validate
 from epd_operator.runtime.config import from_environment
@@ -133,9 +135,48 @@ def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, "1.36", strict=True)
 
 
-@pytest.mark.parametrize("path", [CHART / "files" / "crd.yaml", INSTALL / "crd.yaml", ROOT / "crds" / crd.FILE])
-def test_every_copy_of_the_crd_is_up_to_date(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == crd.text(), f"run: python -m epd_operator.api.crd {path}"
+def kinds(path: Path) -> set[str]:
+    """The kinds of the objects in a file of YAML or of a chart's templates."""
+    return set(re.findall(r"^kind: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_the_crd_and_the_policies_are_in_the_repository_once() -> None:
+    """Helm reads its own folder only, kustomize takes that folder as a base: nobody needs a copy."""
+    files = [path for folder in (ROOT / "charts", ROOT / "manifests") for path in sorted(folder.rglob("*.yaml"))]
+    assert [path for path in files if "CustomResourceDefinition" in kinds(path)] == [CHART / "files" / "crd.yaml"]
+    policies = [path for path in files if "ValidatingAdmissionPolicy" in kinds(path)]
+    assert policies == [CHART / "files" / "admission.yaml"]
+    assert not [path for path in files if path.is_symlink()]  # not every client of git and of Helm follows them
+
+
+def test_the_files_of_the_chart_are_what_the_code_says() -> None:
+    assert (ROOT / crd.FILE).read_text(encoding="utf-8") == crd.text(), (
+        f"run: python -m epd_operator.api.crd {crd.FILE}"
+    )
+    for path, text in manifest.texts().items():
+        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run `make generate`"
+
+
+def test_the_templates_read_the_files_that_are_there() -> None:
+    read = {
+        name
+        for template in (CHART / "templates").iterdir()
+        for name in re.findall(r'\.Files\.Get "([^"]+)"', template.read_text(encoding="utf-8"))
+    }
+    files = {f"files/{path.name}" for path in (CHART / "files").iterdir()}
+    # kustomize's file is of no use inside of a packaged chart.
+    ignored = set((CHART / ".helmignore").read_text(encoding="utf-8").split()) & files
+    assert (read, ignored) == (files - ignored, {"files/kustomization.yaml"})
+
+
+def test_the_plain_manifests_name_and_label_the_policies_as_the_chart_does() -> None:
+    """That kustomize then makes the chart's very objects is seen by e2e/tests/test_chart.py."""
+    whole = kustomization(INSTALL / "api")
+    assert whole["namePrefix"] == f"{manifest.INSTANCE}-"
+    (labels,) = whole["labels"]
+    (account,) = of_kind("ServiceAccount")
+    assert labels == {"pairs": account["metadata"]["labels"]}
+    assert (INSTALL / "api" / whole["resources"][0]).resolve() == CHART / "files"
 
 
 def test_default_values_fit_their_schema_and_every_value_is_described() -> None:
@@ -161,11 +202,17 @@ def test_samples_are_valid_and_the_engine_takes_them(path: Path) -> None:
     assert judgement.findings == ()
 
 
-def test_kustomizations_list_every_file() -> None:
-    for folder in ("install", "samples"):
-        path = ROOT / "manifests" / folder
-        listed = yaml.safe_load((path / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
-        assert sorted(listed) == sorted(file.name for file in path.glob("*.yaml") if file.name != "kustomization.yaml")
+def kustomization(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    "folder", [INSTALL, ROOT / "manifests" / "samples", CHART / "files"], ids=lambda path: path.name
+)
+def test_kustomizations_list_every_file(folder: Path) -> None:
+    entries = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml"}
+    assert sorted(kustomization(folder)["resources"]) == sorted(entries - {"kustomization.yaml"})
 
 
 def test_the_chart_s_readme_names_every_value() -> None:

@@ -1,20 +1,28 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
-from epd_operator.cli.main import main, parser
+from epd_operator import __version__
+from epd_operator.cli.main import EXTRA, IN_EXTRA, main, parser
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Epd
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
-    assert capsys.readouterr().out == "epd 0.1.0\n"
+    assert capsys.readouterr().out == f"epd {__version__}\n"
 
 
 def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +40,7 @@ def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> 
         (["status", "--help"], ("kopf", "kubernetes", "aiohttp", "pydantic")),
         (["validate", "--help"], ("kopf", "kubernetes", "aiohttp", "pydantic", "yaml")),
         (["validate", "manifests/samples"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
+        (["completion", "bash"], ("kopf", "kubernetes", "aiohttp", "pydantic", "yaml", "rich")),
         (["validate", "--", "--tp", "4"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
         (["explain", "manifests/samples"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
         (["render", "manifests/samples"], ("torch", "kopf", "kubernetes", "aiohttp", "rich")),
@@ -54,7 +63,7 @@ def test_status_does_not_load_kopf() -> None:
     assert done.stdout.split()[0] == "False"
 
 
-@pytest.mark.parametrize("command", ["run", "status", "crd", "version", "validate", "explain", "render"])
+@pytest.mark.parametrize("command", ["run", "status", "crd", "completion", "version", "validate", "explain", "render"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parser().parse_args([command, "--help"])
@@ -94,3 +103,29 @@ def test_help_has_examples_and_says_what_the_exit_status_means(
     text = capsys.readouterr().out
     assert f"  epd {command} deploy.yaml" in text
     assert "exit status: 0 " in text
+
+
+def test_the_modules_of_the_extra_are_those_that_it_brings() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = {Requirement(line).name.replace("-", "_") for line in project["optional-dependencies"][EXTRA]}
+    assert brought == IN_EXTRA
+
+
+@pytest.mark.parametrize(("command", "module"), [("status", "kubernetes"), ("run", "kopf")])
+def test_a_command_without_its_packages_says_how_to_get_them(
+    command: str, module: str, epd: Epd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"epd_operator.cli.main._{command}", lambda _: importlib.import_module(module))
+    monkeypatch.setitem(sys.modules, module, None)
+    answer = epd(command)
+    assert answer.status == 2
+    assert answer.err == (
+        f"epd: `epd {command}` needs the extra 'operator' ({module} is not installed): "
+        f"pip install 'epd-{__version__}-py3-none-any.whl[operator]'\n"
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_not_explained_away(epd: Epd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epd_operator.cli.main._version", lambda _: importlib.import_module("epd_operator.absent"))
+    with pytest.raises(ModuleNotFoundError, match="absent"):
+        epd("version")

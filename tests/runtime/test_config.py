@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from epd_operator import __version__
 from epd_operator.plan import Event
 from epd_operator.runtime import log
 from epd_operator.runtime.config import ConfigError, from_environment
@@ -22,7 +23,7 @@ def test_defaults() -> None:
     assert config.scope.lists == (None,)
     assert config.namespace == "sys"
     assert config.identity.startswith("pod-1_")
-    assert config.user_agent == f"epd-operator/0.1.0 ({config.identity})"
+    assert config.user_agent == f"epd-operator/{__version__} ({config.identity})"
     assert (config.metrics_port, config.probes_port) == (8080, 8090)
     assert config.rdma_resource == "rdma/ib"
 

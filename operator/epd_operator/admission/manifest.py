@@ -1,8 +1,11 @@
-"""The policies as files: for the chart, which adds names and bindings of a release, and for plain manifests."""
+"""The policies as a file of the chart, and what puts them into force where there is no chart.
+
+The chart adds names, labels and bindings of a release by itself. The plain manifests take the chart's file through
+kustomize, which adds a name's prefix and labels; the bindings are theirs.
+"""
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -13,14 +16,12 @@ from epd_operator.admission.policy import binding, policies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-FILES: Final = {
-    "charts/epd-operator/files/admission.yaml": "chart",
-    "manifests/install/admission.yaml": "install",
-}
-"""Where the files are in the repository."""
+POLICIES: Final = "charts/epd-operator/files/admission.yaml"
+BINDINGS: Final = "manifests/install/bindings.yaml"
 
 _HEADER: Final = "# Generated from the rules in epd_operator.engines by `make generate`: edit those.\n"
-_INSTANCE: Final = "epd-operator"
+INSTANCE: Final = "epd-operator"
+"""The release that the plain manifests install."""
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -35,9 +36,9 @@ _Dumper.add_representer(str, _represent)
 
 
 def texts() -> Mapping[str, str]:
-    """The content of every file by its path."""
+    """The content of both files by their paths in the repository."""
     made = policies()
-    return {path: _text(made if kind == "chart" else _installed(made)) for path, kind in FILES.items()}
+    return {POLICIES: _text(made), BINDINGS: _text(map(_installed, made))}
 
 
 def _text(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -48,18 +49,13 @@ def _text(documents: Iterable[Mapping[str, Any]]) -> str:
     return _HEADER + "---\n".join(dumped)
 
 
-def _installed(made: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The objects of the release that the plain manifests install."""
-    documents = []
-    for one in made:
-        policy = copy.deepcopy(one)
-        policy["metadata"]["name"] = f"{_INSTANCE}-{one['metadata']['name']}"
-        documents += [policy, binding(policy)]
-    for document in documents:
-        document["metadata"]["labels"] = {
-            "app.kubernetes.io/part-of": "epd",
-            "app.kubernetes.io/version": __version__,
-            "app.kubernetes.io/name": "epd-operator",
-            "app.kubernetes.io/instance": _INSTANCE,
-        }
-    return documents
+def _installed(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The binding to a policy of the release that the plain manifests install."""
+    bound = binding({"metadata": {"name": f"{INSTANCE}-{policy['metadata']['name']}"}})
+    bound["metadata"]["labels"] = {
+        "app.kubernetes.io/part-of": "epd",
+        "app.kubernetes.io/version": __version__,
+        "app.kubernetes.io/name": "epd-operator",
+        "app.kubernetes.io/instance": INSTANCE,
+    }
+    return bound

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated from the models and checked in under `crds/`."""
+"""The CustomResourceDefinition, generated from the models and checked in as a file of the chart."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from epd_operator.api.status import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FILE: Final = f"{GROUP}_{PLURAL}.yaml"
-"""Name of the checked-in file."""
+FILE: Final = "charts/epd-operator/files/crd.yaml"
+"""The checked-in file. Helm reads no folder outside of its chart, so it lies there; the plain manifests refer to it."""
 
-_HEADER: Final = (
-    "# Generated from the models in epd_operator.api by `python -m epd_operator.api.crd FILE`: edit those.\n"
-)
+_HEADER: Final = "# Generated from the models in epd_operator.api by `make generate`: edit those.\n"
 
 
 def crd() -> dict[str, Any]:

@@ -23,6 +23,10 @@ Adder = Callable[..., argparse.ArgumentParser]
 
 PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
 ROLES: Final = ("aggregated", "prefill", "decode", "encode")
+SHELLS: Final = ("bash", "zsh", "fish")
+EXTRA: Final = "operator"
+IN_EXTRA: Final = frozenset({"aiohttp", "kopf", "kubernetes", "prometheus_client", "rich"})
+"""What the extra brings: only the commands that talk to a cluster need it, and an installation may lack it."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: info)"
     )
     command("crd", _crd, "print the CustomResourceDefinition as YAML")
+    shell = command("completion", _completion, "print the completion script of a shell", texts.COMPLETION)
+    shell.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     command("version", _version, "print the version")
     return root
 
@@ -152,9 +158,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        return _uninstalled(arguments.command, error)
     except OSError as error:
         return _unwritten(error)
     return status
+
+
+def _uninstalled(command: str, error: ModuleNotFoundError) -> int:
+    """The exit status when a package of the extra is missing; any other module's absence is a fault of ours."""
+    name = (error.name or "").partition(".")[0]
+    if name not in IN_EXTRA:
+        raise error
+    # The wheel by its file, never by its name: on the public index that name belongs to another project.
+    wheel = f"epd-{__version__}-py3-none-any.whl"
+    print(
+        f"epd: `epd {command}` needs the extra {EXTRA!r} ({name} is not installed): pip install '{wheel}[{EXTRA}]'",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def _unwritten(error: OSError) -> int:
@@ -214,6 +236,13 @@ def _render(arguments: argparse.Namespace) -> int:
 
 def _version(_: argparse.Namespace) -> int:
     print(f"epd {__version__}")
+    return 0
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from epd_operator.cli.completion import script
+
+    print(script(parser(), arguments.shell))
     return 0
 
 

@@ -41,6 +41,16 @@ Show what the operator last wrote into status, and the pods behind it.
 exit status: 0 every shown deployment is Ready, 1 one is not, 2 the cluster or the deployment was not found
 """
 
+COMPLETION: Final = """\
+Print the script that teaches a shell the commands, options and values of epd.
+
+  bash  epd completion bash >~/.local/share/bash-completion/completions/epd
+  zsh   epd completion zsh >"${fpath[1]}/_epd"
+  fish  epd completion fish >~/.config/fish/completions/epd.fish
+
+Shells started afterwards know it. bash needs its package bash-completion, or: source <(epd completion bash)
+"""
+
 VALIDATE: Final = """\
 Say what would be refused, all of it at once: by the schema, by the operator, and by the engine's own checks on the
 platform that it is meant for. No cluster and no GPU is needed.
