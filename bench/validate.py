@@ -109,7 +109,9 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     measured = measure(chosen.python)
-    print(json.dumps(measured) if chosen.json else "\n".join(f"{name:26} {value:g}" for name, value in measured.items()))
+    print(
+        json.dumps(measured) if chosen.json else "\n".join(f"{name:26} {value:g}" for name, value in measured.items())
+    )
 
 
 if __name__ == "__main__":
