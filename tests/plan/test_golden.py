@@ -15,6 +15,8 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.world import World
+
 FOLDER = Path(__file__).with_name("golden")
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in FOLDER.glob("*.cr.yaml"))
 MINORS = ("1.36.0", "1.37.0")
@@ -40,7 +42,7 @@ def cr(case: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def objects(make_world: Any, cr: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def objects(make_world: type[World], cr: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     plan_result = make_world(cr).plan()
     assert plan_result.objects, plan_result.status["conditions"][0]["message"]
     return tuple(plan_result.objects)
