@@ -16,7 +16,7 @@ from epd_operator import __version__
 from epd_operator.cli.main import parser
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 ROOT = Path(__file__).parents[2]
 PRESYNC = ROOT / "manifests" / "gitops" / "argocd" / "presync"

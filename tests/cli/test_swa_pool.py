@@ -10,7 +10,7 @@ import pytest
 from epd_operator.cli import pool_sizing
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 POOLED = """\
 apiVersion: serving.epd.dev/v1alpha1
