@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from epd_operator.plan import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.support.world import World
 
 few = settings(max_examples=30)  # a deadline would time the machine, not the plan
@@ -164,7 +166,7 @@ def templates(obj: Any) -> list[Any]:
             return []
 
 
-def by_name(objects: Any, kind: str) -> dict[str, Any]:
+def by_name(objects: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
     return {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == kind}
 
 

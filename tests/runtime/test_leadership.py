@@ -8,7 +8,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
@@ -17,6 +17,9 @@ from epd_operator.kube import CredentialError
 from epd_operator.runtime.config import Config
 from epd_operator.runtime.leadership import Leadership
 from epd_operator.runtime.lease import Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TIMING = Timing(duration=2.0, deadline=1.2, retry=0.2)
 
@@ -59,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def holder() -> Any:
+def holder() -> Iterator[Holder]:
     server = Holder(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

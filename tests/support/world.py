@@ -90,6 +90,7 @@ class World:
         self.routers: list[Object] = []
         self.conflicts: list[str] = []
         self.failures: list[str] = []
+        self.server_info: Object = copy.deepcopy(SERVER_INFO)
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.serial = 0
 
@@ -217,7 +218,7 @@ class World:
             directories={pod.uid: encoders for pod in pods if pod.role == "prefill"},
             router_ready=True,
         )
-        info = server_info.parse(SERVER_INFO)
+        info = server_info.parse(self.server_info)
         reports = {pod.uid: info for pod in pods if pod.role == "prefill"}
         self.routers = [
             state.document(view, pod="r", version="smg 1.13.0", engine_port=HTTP_PORT, reports=reports),
