@@ -17,6 +17,7 @@ from epd_operator.kube import CredentialError
 from epd_operator.runtime.config import Config
 from epd_operator.runtime.leadership import Leadership
 from epd_operator.runtime.lease import Timing
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +116,7 @@ async def test_a_lost_lease_is_told_in_the_thread_at_once(holder: Holder) -> Non
     await actual.acquire()
     holder.shutdown()
     holder.server_close()
-    time.sleep(TIMING.deadline + 1.0)  # noqa: ASYNC251 - the main loop need not run for this
+    until(lambda: lost, TIMING.deadline + 10)  # the main loop does not run for this
     assert lost == ["lease"]
     assert not actual.holds()
     await actual.close()
