@@ -10,8 +10,8 @@ import json
 import statistics
 
 from e2e import stack as stacks
+from e2e.fleet import MANY, launch, operator_pods, resident_bytes
 from e2e.kube import Kube
-from e2e.tests.fleet import MANY, launch, operator_pods, resident_bytes
 
 NAMESPACE = "bench-operator"
 

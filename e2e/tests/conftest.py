@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e import stack as stacks
+from e2e.fleet import launch
 from e2e.forward import Forward
 from e2e.kube import Kube, Object, until
-from e2e.tests.fleet import launch
-from e2e.tests.samples import ready, sample
+from e2e.samples import ready, sample
 from tools.cluster import access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from e2e.tests.fleet import Fleet
+    from e2e.fleet import Fleet
 
 ORDER = (
     "test_operator.py",

@@ -22,7 +22,7 @@ import yaml
 from e2e import stack as stacks
 from e2e.forward import Forward
 from e2e.kube import API_VERSION, KIND, conditions, until
-from e2e.tests.samples import ready, sample
+from e2e.samples import ready, sample
 from epd_operator.admission import policy
 from epd_operator.api.names import MANAGED_SELECTOR
 from epd_operator.engines import table

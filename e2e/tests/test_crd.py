@@ -1,24 +1,22 @@
 """The generated CRD on a real API server: what it takes, what it refuses, and in which words.
 
-The documents are those of `tests/api/corpus.yaml`, so the API server and `epd_operator.api.parse` cannot drift apart.
+The documents are those of `tests/support/corpus.yaml`: the API server and `epd_operator.api.parse` cannot drift apart.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from tests.support.corpus import Case, cases
 from tools.cluster import access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from e2e.kube import Kube
 
@@ -26,19 +24,7 @@ ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "serving.epd.dev_deepseekv41deployments.yaml"
 
 
-def _corpus() -> ModuleType:
-    path = ROOT / "tests" / "api" / "corpus.py"
-    spec = importlib.util.spec_from_file_location("corpus", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["corpus"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-corpus = _corpus()
-CASES = corpus.cases()
+CASES = cases()
 
 
 def kubectl(*args: str, document: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
@@ -70,22 +56,23 @@ def test_the_crd_is_taken_whole_under_strict_validation() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.server is None], ids=lambda case: case.name)
-def test_a_good_document_is_accepted(namespace: str, case: Any) -> None:
+def test_a_good_document_is_accepted(namespace: str, case: Case) -> None:
     done = apply(namespace, case.document, "--dry-run=server")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.server is not None], ids=lambda case: case.name)
-def test_a_bad_document_is_refused_at_apply_in_these_words(namespace: str, case: Any) -> None:
+def test_a_bad_document_is_refused_at_apply_in_these_words(namespace: str, case: Case) -> None:
     done = apply(namespace, case.document)
     assert done.returncode != 0
+    assert case.server is not None
     assert case.server in done.stderr
 
 
 @pytest.fixture
 def idle(namespace: str) -> dict[str, Any]:
     """A stored deployment without any pod."""
-    (smallest,) = (case.document for case in corpus.cases() if case.name == "scaled to zero")
+    (smallest,) = (case.document for case in CASES if case.name == "scaled to zero")
     document: dict[str, Any] = {**smallest, "metadata": {"name": "idle"}}
     document["spec"]["router"] = {"replicas": 0}
     done = apply(namespace, document)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from e2e.tests.fleet import MANY, operator_pods, resident_bytes
+from e2e.fleet import MANY, operator_pods, resident_bytes
 
 if TYPE_CHECKING:
+    from e2e.fleet import Fleet
     from e2e.kube import Kube
-    from e2e.tests.fleet import Fleet
 
 
 def test_apply_to_first_child_within_a_second(many: Fleet) -> None:

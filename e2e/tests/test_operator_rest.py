@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e.fleet import MANY, now, operator_pods
 from e2e.kube import until
 from e2e.stack import OPERATOR_NAMESPACE
 from e2e.tests import processes
-from e2e.tests.fleet import MANY, holder, now, operator_pods, spelled, writes
+from e2e.tests.audit import holder, spelled, writes
 
 if TYPE_CHECKING:
+    from e2e.fleet import Fleet
     from e2e.kube import Kube
-    from e2e.tests.fleet import Fleet
 
 QUIET = dt.timedelta(seconds=120)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.kube import Kube, Object, conditions, until
+from e2e.samples import sample
 from e2e.stack import OPERATOR_NAMESPACE, RELEASE
-from e2e.tests.samples import sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

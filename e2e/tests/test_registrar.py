@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from e2e.tests.world import INSTANCE, ROLE, Link, Pods, Registrar, World, registrar_token, write_kubeconfig
-from tests.registrar.conftest import Smg
-from tests.registrar.peers import Ports
+from e2e.tests.world import Link, Pods, Registrar, World, registrar_token, write_kubeconfig
+from epd_operator.api.names import LABEL_INSTANCE, LABEL_ROLE
+from tests.support.engine import Ports
+from tests.support.smg import Smg
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,8 +93,8 @@ async def test_ways_out_of_service_that_keep_the_pod(world: World) -> None:
         await pods.create(f"decode-{number}", engines[number])
     all_ready = {"prefill_0": "ready"} | {f"decode_{number}": "ready" for number in range(5)}
     await world.registrar.until_states(**all_ready)
-    await pods.label("decode-0", ROLE, None)
-    await pods.label("decode-1", INSTANCE, "another")
+    await pods.label("decode-0", LABEL_ROLE, None)
+    await pods.label("decode-1", LABEL_INSTANCE, "another")
     await pods.status("decode-2", engines[2], ready=False)
     await pods.write_status("decode-3", podIP=None, podIPs=None)
     await pods.write_status("decode-4", phase="Failed")
@@ -103,8 +104,8 @@ async def test_ways_out_of_service_that_keep_the_pod(world: World) -> None:
 
     await world.registrar.until(gone)
     assert (await world.smg.chat())[0] == 503
-    await pods.label("decode-0", ROLE, "decode")
-    await pods.label("decode-1", INSTANCE, "demo")
+    await pods.label("decode-0", LABEL_ROLE, "decode")
+    await pods.label("decode-1", LABEL_INSTANCE, "demo")
     for number in (2, 3):
         await pods.status(f"decode-{number}", engines[number], ready=True)
     await world.registrar.until_states(**all_ready | {"decode_4": "draining"})

@@ -10,7 +10,8 @@ import pytest
 
 from e2e.forward import Forward
 from e2e.kube import Kube, Object, conditions, ready_pods, until
-from e2e.tests.samples import ready, sample
+from e2e.samples import ready, sample
+from epd_operator.api.names import LABEL_COMPONENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from e2e.stack import Stack
 
 NAME = "replay"
-COMPONENT = "app.kubernetes.io/component"
 KIND = "ReplayEffective"
 # The registrar asks a pod every 15 s, and the operator asks the registrar every 15 s while nothing moves.
 SECONDS = 45
@@ -88,7 +88,7 @@ def test_replay_is_told_once_it_happens(operator: Kube, stack: Stack, deployed: 
     assert message["rows_skipped"] > 0
     reported = verdict(operator, namespace, "Replaying")
     assert (reported["status"], reported["message"]) == ("True", f"decoder half, preset {message['preset']}")
-    (router,) = ready_pods(operator.pods(namespace, f"app.kubernetes.io/instance={NAME},{COMPONENT}=router"))
+    (router,) = ready_pods(operator.pods(namespace, f"app.kubernetes.io/instance={NAME},{LABEL_COMPONENT}=router"))
     state = operator.pod_json(namespace, router["metadata"]["name"], 8081, "/state")
     (seen,) = (worker["replay"]["decoder"] for worker in state["workers"] if worker["role"] == "prefill")
     assert (seen["active"], seen["rowsSkipped"]) == (True, message["rows_skipped"])

@@ -11,8 +11,8 @@ import pytest
 
 from e2e.kube import Kube, Object, ready_pods, until
 from e2e.picture import RED_CIRCLE, red_circle
+from e2e.samples import ready
 from e2e.tests import processes
-from e2e.tests.samples import ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

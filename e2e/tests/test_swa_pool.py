@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.forward import Forward
 from e2e.kube import API_VERSION, KIND, Kube, Object, conditions, ready_pods, until
+from e2e.samples import ready, sample
 from e2e.tests import processes
-from e2e.tests.samples import ready, sample
 from tools.cluster import access
 
 if TYPE_CHECKING:

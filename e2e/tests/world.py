@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from kubernetes.dynamic.exceptions import NotFoundError
 
-from tests.registrar.peers import Engine, Ports, free_port
+from epd_operator.api.names import LABEL_COMPAT_KEY, LABEL_INSTANCE, LABEL_REVISION, LABEL_ROLE
+from tests.support.engine import Engine, Ports
+from tests.support.polling import eventually
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     import ssl
@@ -21,11 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from e2e.kube import Kube, Object
-    from tests.registrar.conftest import Smg
-
-INSTANCE = "app.kubernetes.io/instance"
-ROLE = "serving.epd.dev/role"
-KEY = "serving.epd.dev/compat-key"
+    from tests.support.smg import Smg
 
 
 class Pods:
@@ -47,7 +46,7 @@ class Pods:
         if engine.role == "prefill":
             ports.append({"name": "bootstrap", "containerPort": self.ports.bootstrap})
         container = {"name": "engine", "image": "none", "ports": ports, "securityContext": security}
-        labels = {INSTANCE: "demo", ROLE: engine.role, KEY: key, "serving.epd.dev/revision": "r1"}
+        labels = {LABEL_INSTANCE: "demo", LABEL_ROLE: engine.role, LABEL_COMPAT_KEY: key, LABEL_REVISION: "r1"}
         meta = {"name": name, "namespace": self.namespace, "labels": labels, "finalizers": ["test.epd.dev/hold"]}
         spec = {"schedulerName": "nobody", "containers": [container]}
         await asyncio.to_thread(self.kube.apply, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
@@ -163,7 +162,7 @@ class Registrar:
         self.process: asyncio.subprocess.Process | None = None
         flags = {
             "namespace": namespace,
-            "selector": f"{INSTANCE}=demo",
+            "selector": f"{LABEL_INSTANCE}=demo",
             "router": smg.url,
             "control-key-file": smg.key_file,
             "engine-port": ports.engine,
@@ -206,12 +205,7 @@ class Registrar:
             return False
 
     async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                while not await condition():  # noqa: ASYNC110 - what is waited for has no event
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"not reached in {seconds} s; {self.log.read_text()[-3000:]}") from None
+        await eventually(condition, seconds, every=0.1, why=lambda: self.log.read_text()[-3000:])
 
     async def until_states(self, **expected: str) -> None:
         wanted = {name.replace("_", "-"): state for name, state in expected.items()}

@@ -15,6 +15,7 @@ from epd_operator import api
 from epd_operator.api import crd, parser, structure
 from epd_operator.api.scalar import Base
 from epd_operator.api.schema import schema_of
+from tests.support.corpus import Case, cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,7 +145,8 @@ def test_replicas_have_no_schema_default() -> None:
         assert not (path.endswith("replicas") and "default" in node), path
 
 
-def test_the_schema_gives_the_verdict_of_the_corpus(case: Any) -> None:
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_the_schema_gives_the_verdict_of_the_corpus(case: Case) -> None:
     broken = list(parser.broken_rules(case.document))
     errors = [error.message for error in CHECKER.iter_errors(case.document)]
     assert bool(broken or errors) == (case.server is not None), (broken, errors)

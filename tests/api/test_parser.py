@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 
 from epd_operator import api
+from tests.support.corpus import Case, cases
 
 KEYS = st.sampled_from(["metadata", "name", "spec", "engine", "type", "model", "roles", "prefill", "decode", "args"])
 
 
-def test_parse_gives_the_same_verdict_as_the_corpus(case: Any) -> None:
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_parse_gives_the_same_verdict_as_the_corpus(case: Case) -> None:
     if case.parse is None:
         parsed = api.parse(case.document)
         assert parsed.metadata.name == case.document["metadata"]["name"]

@@ -17,6 +17,7 @@ from epd_operator.plan.conditions.reason import Reason
 GITOPS = Path(__file__).parents[2] / "manifests" / "gitops"
 ARGO = GITOPS / "argocd" / "serving.epd.dev" / "DeepSeekV41Deployment"
 CASES = yaml.safe_load((ARGO / "health_test.yaml").read_text(encoding="utf-8"))["tests"]
+STATUS = schema()["properties"]["status"]
 FLUX = {"Healthy": "current", "Degraded": "failed"}
 
 
@@ -40,7 +41,7 @@ def test_argo_cd_s_verdict(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_test_data_are_what_the_operator_writes(case: dict[str, Any]) -> None:
     status = document(case).get("status", {})
-    jsonschema.validate(status, schema()["properties"]["status"])
+    jsonschema.validate(status, STATUS)
     reasons = {reason.value for reason in Reason}
     assert {condition["reason"] for condition in status.get("conditions", ())} <= reasons
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 from epd_operator.cli.main import main
+from tests.support.cli import Answer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.cli import Epd, Write
 
 GOOD = """\
 apiVersion: serving.epd.dev/v1alpha1
@@ -49,19 +50,6 @@ spec:
 """
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a run of `epd` came to."""
-
-    status: int
-    out: str
-    err: str
-
-
-Epd = Callable[..., Answer]
-Write = Callable[..., str]
-
-
 @pytest.fixture
 def epd(capsys: pytest.CaptureFixture[str]) -> Epd:
     def run(*words: str) -> Answer:
@@ -78,7 +66,6 @@ def epd(capsys: pytest.CaptureFixture[str]) -> Epd:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a file into the working directory, which is a fresh one; gives its name."""
     monkeypatch.chdir(tmp_path)
 
     def file(text: str | bytes = GOOD, name: str = "deploy.yaml") -> str:

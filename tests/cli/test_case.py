@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 
 def findings(epd: Epd, *words: str) -> tuple[bool, set[str]]:

@@ -8,15 +8,15 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from epd_operator import __version__
 from epd_operator.cli.main import parser
+from tests.support.kubernetes import OLDEST, require_known
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 ROOT = Path(__file__).parents[2]
 PRESYNC = ROOT / "manifests" / "gitops" / "argocd" / "presync"
@@ -84,7 +84,7 @@ def test_argo_cd_checks_the_files_that_it_applies() -> None:
 
 def test_the_job_is_valid_and_restricted() -> None:
     job = loaded(PRESYNC / "job.yaml")
-    kubernetes_validate.validate(job, "1.36", strict=True)
+    require_known(job, OLDEST)
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False

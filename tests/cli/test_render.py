@@ -15,7 +15,7 @@ from epd_operator.cli.render import UID, Options, planned_for
 from epd_operator.runtime.config import from_environment
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 GOLDEN = Path(__file__).parents[1] / "plan" / "golden"
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"

@@ -11,7 +11,7 @@ import pytest
 from epd_operator.cli.sarif import UNREADABLE
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 POSITIVE = {"type": "integer", "minimum": 1}
 MESSAGE = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}

@@ -18,7 +18,7 @@ from epd_operator.cli.terminal import clean
 from epd_operator.cli.terminal import write as write_line
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd, Write
+    from tests.support.cli import Epd, Write
 
 
 def test_a_good_file_is_accepted(epd: Epd, write: Write) -> None:

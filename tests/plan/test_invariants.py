@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from epd_operator.plan import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.support.world import World
 
 few = settings(max_examples=30)  # a deadline would time the machine, not the plan
 
@@ -161,13 +166,13 @@ def templates(obj: Any) -> list[Any]:
             return []
 
 
-def by_name(objects: Any, kind: str) -> dict[str, Any]:
+def by_name(objects: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
     return {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == kind}
 
 
 @few
 @given(cr=anything())
-def test_the_same_arguments_give_the_same_plan(make_world: Any, cr: dict[str, Any]) -> None:
+def test_the_same_arguments_give_the_same_plan(make_world: type[World], cr: dict[str, Any]) -> None:
     world = make_world(cr)
     before = copy.deepcopy((world.cr, world.observed()))
     assert world.plan() == world.plan()
@@ -176,7 +181,7 @@ def test_the_same_arguments_give_the_same_plan(make_world: Any, cr: dict[str, An
 
 @few
 @given(cr=anything())
-def test_planning_again_after_applying_changes_nothing(make_world: Any, cr: dict[str, Any]) -> None:
+def test_planning_again_after_applying_changes_nothing(make_world: type[World], cr: dict[str, Any]) -> None:
     world = make_world(cr)
     first = world.reconcile()
     assert first.objects
@@ -191,7 +196,7 @@ def test_planning_again_after_applying_changes_nothing(make_world: Any, cr: dict
 
 @few
 @given(cr=anything())
-def test_labels_and_names_are_ours_alone(make_world: Any, cr: dict[str, Any]) -> None:
+def test_labels_and_names_are_ours_alone(make_world: type[World], cr: dict[str, Any]) -> None:
     for obj in make_world(cr).plan().objects:
         assert len(obj["metadata"]["name"]) <= 63
         assert "leaked" not in repr(obj)
@@ -204,7 +209,9 @@ def test_labels_and_names_are_ours_alone(make_world: Any, cr: dict[str, Any]) ->
 
 @few
 @given(cr=anything(), settle=st.booleans())
-def test_an_upgrade_of_the_operator_changes_no_deployment(make_world: Any, cr: dict[str, Any], *, settle: bool) -> None:
+def test_an_upgrade_of_the_operator_changes_no_deployment(
+    make_world: type[World], cr: dict[str, Any], *, settle: bool
+) -> None:
     world = make_world(cr)
     before = (world.settle() if settle else world).reconcile()
     world.settings = Settings(router_image="other/router:9", worker_image="other/worker:9", version="9.9.9")
@@ -216,7 +223,9 @@ def test_an_upgrade_of_the_operator_changes_no_deployment(make_world: Any, cr: d
 
 @few
 @given(cr=anything(), counts=st.tuples(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9)))
-def test_scaling_changes_replicas_only(make_world: Any, cr: dict[str, Any], counts: tuple[int, int, int]) -> None:
+def test_scaling_changes_replicas_only(
+    make_world: type[World], cr: dict[str, Any], counts: tuple[int, int, int]
+) -> None:
     for name in ("prefill", "decode"):
         cr["spec"]["roles"][name]["replicas"] = 2  # the router's flags know one boundary: single or several
     world = make_world(cr)
@@ -236,7 +245,7 @@ def test_scaling_changes_replicas_only(make_world: Any, cr: dict[str, Any], coun
 
 @few
 @given(cr=anything(), broken=st.sampled_from(["decode", "args", "version", "platform"]))
-def test_an_invalid_spec_touches_nothing(make_world: Any, cr: dict[str, Any], broken: str) -> None:
+def test_an_invalid_spec_touches_nothing(make_world: type[World], cr: dict[str, Any], broken: str) -> None:
     world = make_world(cr).settle()
     world.cr["metadata"]["generation"] += 1
     match broken:
@@ -259,7 +268,7 @@ def test_an_invalid_spec_touches_nothing(make_world: Any, cr: dict[str, Any], br
 
 @few
 @given(cr=resources(), edit=st.sampled_from(["page-size", "env", "encode"]))
-def test_foreign_objects_are_never_pruned(make_world: Any, cr: dict[str, Any], edit: str) -> None:
+def test_foreign_objects_are_never_pruned(make_world: type[World], cr: dict[str, Any], edit: str) -> None:
     world = make_world(cr).settle()
     theirs = []
     for index, child in enumerate(list(world.children.values())):
@@ -291,14 +300,14 @@ def test_foreign_objects_are_never_pruned(make_world: Any, cr: dict[str, Any], e
 @given(
     field=st.sampled_from(["model", "engine", "roles", "transfer", "router", "networkPolicy", "swaPool"]), value=json
 )
-def test_every_spec_gets_a_plan(make_world: Any, field: str, value: Any) -> None:
+def test_every_spec_gets_a_plan(make_world: type[World], field: str, value: Any) -> None:
     decided = make_world().edit(**{field: value}).plan()
     assert bool(decided.objects) == (decided.status["conditions"][0]["status"] == "True")
 
 
 @few
 @given(document=json | st.dictionaries(st.sampled_from(FIELDS), json))
-def test_a_registrar_that_talks_nonsense_is_not_believed(make_world: Any, document: Any) -> None:
+def test_a_registrar_that_talks_nonsense_is_not_believed(make_world: type[World], document: Any) -> None:
     world = make_world().settle()
     before = world.cr["status"]
     world.routers.append(document)

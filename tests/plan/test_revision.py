@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
 
 LABEL = "app.kubernetes.io/component"
 
 
-def templates(world: Any) -> dict[str, Any]:
+def templates(world: World) -> dict[str, Any]:
     return {
         obj["metadata"]["labels"][LABEL]: obj["spec"]["template"]
         for obj in world.plan().objects
@@ -17,7 +20,7 @@ def templates(world: Any) -> dict[str, Any]:
     }
 
 
-def moved(world: Any, **edit: Any) -> tuple[set[str], bool]:
+def moved(world: World, **edit: Any) -> tuple[set[str], bool]:
     """Parts whose template changes by an edit, and whether the compatibility key does."""
     world.reconcile()
     before, key = templates(world), world.plan().status["compatKey"]
@@ -56,15 +59,15 @@ ROLES: dict[str, Any] = {"encode": {}, "prefill": {}, "decode": {}}
         "preset",
     ],
 )
-def test_what_the_roles_must_agree_on_makes_a_new_set(world: Any, edit: dict[str, Any]) -> None:
+def test_what_the_roles_must_agree_on_makes_a_new_set(world: World, edit: dict[str, Any]) -> None:
     assert moved(world, **edit) == (ALL, True)
 
 
-def test_asking_for_what_the_engine_does_by_itself_moves_no_pod(world: Any) -> None:
+def test_asking_for_what_the_engine_does_by_itself_moves_no_pod(world: World) -> None:
     assert moved(world, roles={**ROLES, "prefill": {"decoderReplay": "On"}}) == (set(), False)
 
 
-def test_the_bootstrap_port_is_each_pods_own_and_leaves_the_router_alone(world: Any) -> None:
+def test_the_bootstrap_port_is_each_pods_own_and_leaves_the_router_alone(world: World) -> None:
     assert moved(world, transfer={"bootstrapPort": 9000}) == (ALL, True)
 
 
@@ -80,7 +83,7 @@ def test_the_bootstrap_port_is_each_pods_own_and_leaves_the_router_alone(world: 
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_other_inputs_of_a_role_roll_that_role(world: Any, change: dict[str, Any]) -> None:
+def test_other_inputs_of_a_role_roll_that_role(world: World, change: dict[str, Any]) -> None:
     assert moved(world, roles={**ROLES, "prefill": change}) == ({"prefill"}, False)
 
 
@@ -94,7 +97,7 @@ def test_other_inputs_of_a_role_roll_that_role(world: Any, change: dict[str, Any
     ],
     ids=lambda router: next(iter(router)),
 )
-def test_router_settings_roll_the_router(world: Any, router: dict[str, Any]) -> None:
+def test_router_settings_roll_the_router(world: World, router: dict[str, Any]) -> None:
     assert moved(world, router=router) == ({"router"}, False)
 
 
@@ -114,22 +117,22 @@ def test_router_settings_roll_the_router(world: Any, router: dict[str, Any]) -> 
     ],
     ids=["encode", "decode", "startup", "defaults", "secrets", "pull", "platform", "name", "router", "policy"],
 )
-def test_what_restarts_no_pod(world: Any, edit: dict[str, Any]) -> None:
+def test_what_restarts_no_pod(world: World, edit: dict[str, Any]) -> None:
     assert moved(world, **edit) == (set(), False)
 
 
-def test_turning_vision_on_makes_a_new_set(make_world: Any, make_resource: Any) -> None:
+def test_turning_vision_on_makes_a_new_set(make_world: type[World], make_resource: MakeResource) -> None:
     world = make_world(make_resource(roles={"prefill": {}, "decode": {}}))
     assert moved(world, roles=ROLES) == ({"prefill", "decode"}, True)
     assert set(templates(world)) == {*ALL, "router"}
 
 
-def test_the_boundary_from_a_single_worker_to_several_rolls_the_router(world: Any) -> None:
+def test_the_boundary_from_a_single_worker_to_several_rolls_the_router(world: World) -> None:
     world.role("prefill", replicas=2)
     assert moved(world, roles={**ROLES, "prefill": {"replicas": 2}, "decode": {"replicas": 2}}) == ({"router"}, False)
 
 
-def test_a_role_that_rolls_after_an_upgrade_keeps_the_image_of_its_set(make_world: Any) -> None:
+def test_a_role_that_rolls_after_an_upgrade_keeps_the_image_of_its_set(make_world: type[World]) -> None:
     """Two images under one key would never be paired."""
     world = make_world().settle()
     image = templates(world)["decode"]["spec"]["containers"][0]["image"]
@@ -143,11 +146,11 @@ def test_a_role_that_rolls_after_an_upgrade_keeps_the_image_of_its_set(make_worl
     assert images == {"encode": "other:9", "prefill": "other:9", "decode": "other:9", "router": image_of_router(world)}
 
 
-def image_of_router(world: Any) -> str:
+def image_of_router(world: World) -> str:
     return str(world.maker("router")["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def test_deleting_a_stored_template_asks_for_a_new_one(make_world: Any) -> None:
+def test_deleting_a_stored_template_asks_for_a_new_one(make_world: type[World]) -> None:
     world = make_world().settle()
     world.settings = type(world.settings)(router_image="other:9", worker_image="other:9", version="9")
     name = world.maker("router")["metadata"]["labels"]["serving.epd.dev/revision"]
@@ -155,7 +158,7 @@ def test_deleting_a_stored_template_asks_for_a_new_one(make_world: Any) -> None:
     assert templates(world)["router"]["spec"]["containers"][0]["image"] == "other:9"
 
 
-def test_a_stored_template_that_is_none_is_rendered_anew(make_world: Any) -> None:
+def test_a_stored_template_that_is_none_is_rendered_anew(make_world: type[World]) -> None:
     world = make_world()
     world.reconcile()
     before = templates(world)

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.support.world import World
+
 
 @pytest.fixture
-def rolling(world: Any) -> Any:
+def rolling(world: World) -> World:
     """A settled resource whose compatibility key has just changed."""
     world.settle()
     return world.edit(model={"servedName": "new"})
 
 
-def pruned(world: Any) -> set[str]:
+def pruned(world: World) -> set[str]:
     return {f"{ref.kind}/{ref.name}" for ref in world.reconcile().prune}
 
 
-def new_and_old(world: Any, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def new_and_old(world: World, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
     new = world.maker(part)
     old = next(d for d in world.makers(part) if d is not new)
     return new, old
 
 
-def bring_up(world: Any, *parts: str) -> None:
+def bring_up(world: World, *parts: str) -> None:
     for part in parts:
         world.set_ready(world.maker(part))
 
 
-def test_the_old_set_serves_until_the_new_one_is_routable(rolling: Any) -> None:
+def test_the_old_set_serves_until_the_new_one_is_routable(rolling: World) -> None:
     assert pruned(rolling) == set()
     old = {new_and_old(rolling, part)[1]["metadata"]["name"] for part in ("encode", "prefill", "decode")}
     bring_up(rolling, "prefill", "decode")
@@ -49,7 +52,7 @@ def test_the_old_set_serves_until_the_new_one_is_routable(rolling: Any) -> None:
     assert not decided.moving
 
 
-def test_a_worker_that_is_ready_and_not_routable_holds_the_old_set(rolling: Any) -> None:
+def test_a_worker_that_is_ready_and_not_routable_holds_the_old_set(rolling: World) -> None:
     rolling.reconcile()
     bring_up(rolling, "encode", "prefill", "decode")
     rolling.report()
@@ -61,7 +64,7 @@ def test_a_worker_that_is_ready_and_not_routable_holds_the_old_set(rolling: Any)
     assert len(pruned(rolling)) == 6
 
 
-def test_every_ready_router_must_confirm(rolling: Any) -> None:
+def test_every_ready_router_must_confirm(rolling: World) -> None:
     rolling.reconcile()
     old_view = rolling.routers[0]
     bring_up(rolling, "encode", "prefill", "decode")
@@ -72,14 +75,14 @@ def test_every_ready_router_must_confirm(rolling: Any) -> None:
     assert len(pruned(rolling)) == 6
 
 
-def test_silent_registrars_confirm_nothing(rolling: Any) -> None:
+def test_silent_registrars_confirm_nothing(rolling: World) -> None:
     rolling.reconcile()
     bring_up(rolling, "encode", "prefill", "decode")
     rolling.routers = []
     assert pruned(rolling) == set()
 
 
-def test_going_back_finds_the_old_set_where_it_was(rolling: Any) -> None:
+def test_going_back_finds_the_old_set_where_it_was(rolling: World) -> None:
     before = {d["metadata"]["name"] for d in rolling.makers("prefill")}
     rolling.reconcile()
     abandoned = new_and_old(rolling, "prefill")[0]["metadata"]["name"]
@@ -90,7 +93,7 @@ def test_going_back_finds_the_old_set_where_it_was(rolling: Any) -> None:
     assert rolling.verdict("Ready") == ("True", "AllReady")
 
 
-def test_a_set_that_never_came_up_makes_room_at_once(rolling: Any) -> None:
+def test_a_set_that_never_came_up_makes_room_at_once(rolling: World) -> None:
     rolling.reconcile()
     given_up = new_and_old(rolling, "prefill")[0]["metadata"]["name"]
     rolling.edit(model={"servedName": "newer"})
@@ -99,7 +102,7 @@ def test_a_set_that_never_came_up_makes_room_at_once(rolling: Any) -> None:
     assert len(rolling.makers("prefill")) == 2, "the serving revision stays"
 
 
-def test_half_a_set_that_was_given_up_makes_room_at_once(rolling: Any) -> None:
+def test_half_a_set_that_was_given_up_makes_room_at_once(rolling: World) -> None:
     # Its decode pods hold the accelerators that the next set waits for, and nobody can be served by decode alone.
     rolling.reconcile()
     bring_up(rolling, "encode", "decode")
@@ -110,14 +113,14 @@ def test_half_a_set_that_was_given_up_makes_room_at_once(rolling: Any) -> None:
     assert len(rolling.makers("decode")) == 2, "the serving revision stays"
 
 
-def test_a_serving_set_survives_a_moment_without_ready_pods(rolling: Any) -> None:
+def test_a_serving_set_survives_a_moment_without_ready_pods(rolling: World) -> None:
     rolling.reconcile()
     _, old = new_and_old(rolling, "decode")
     rolling.set_ready(old, 0)
     assert pruned(rolling) == set()
 
 
-def test_one_role_rolls_alone(world: Any) -> None:
+def test_one_role_rolls_alone(world: World) -> None:
     world.settle()
     world.role("prefill", env={"A": "b"})
     assert pruned(world) == set()
@@ -128,7 +131,7 @@ def test_one_role_rolls_alone(world: Any) -> None:
     assert {name.partition("/")[0] for name in pruned(world)} == {"Deployment", "ControllerRevision"}
 
 
-def test_a_role_that_left_the_spec_goes_with_everything_that_was_its_own(world: Any) -> None:
+def test_a_role_that_left_the_spec_goes_with_everything_that_was_its_own(world: World) -> None:
     world.settle()
     world.edit(roles={"prefill": {}, "decode": {}})
     assert pruned(world) == set(), "vision is turned off by a new set"
@@ -139,7 +142,7 @@ def test_a_role_that_left_the_spec_goes_with_everything_that_was_its_own(world: 
     assert world.makers("encode") == []
 
 
-def test_a_role_that_left_the_spec_keeps_its_budget_and_policy_while_it_serves(world: Any) -> None:
+def test_a_role_that_left_the_spec_keeps_its_budget_and_policy_while_it_serves(world: World) -> None:
     world.settle()
     world.edit(roles={"prefill": {}, "decode": {}})
     assert pruned(world) == set()
@@ -148,13 +151,13 @@ def test_a_role_that_left_the_spec_keeps_its_budget_and_policy_while_it_serves(w
     assert ("PodDisruptionBudget", "demo-encode") in world.children
 
 
-def test_policies_go_when_they_are_turned_off(world: Any) -> None:
+def test_policies_go_when_they_are_turned_off(world: World) -> None:
     world.settle()
     world.edit(networkPolicy={"enabled": False})
     assert pruned(world) == {f"NetworkPolicy/demo-{part}" for part in ("encode", "prefill", "decode", "router")}
 
 
-def test_without_routers_there_is_nobody_to_wait_for(rolling: Any) -> None:
+def test_without_routers_there_is_nobody_to_wait_for(rolling: World) -> None:
     rolling.edit(router={"replicas": 0})
     rolling.reconcile()
     bring_up(rolling, "encode", "prefill", "decode")
@@ -162,14 +165,14 @@ def test_without_routers_there_is_nobody_to_wait_for(rolling: Any) -> None:
     assert len(pruned(rolling)) == 6
 
 
-def test_what_is_being_deleted_is_not_deleted_again(world: Any) -> None:
+def test_what_is_being_deleted_is_not_deleted_again(world: World) -> None:
     world.settle()
     world.children["NetworkPolicy", "demo-router"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.edit(networkPolicy={"enabled": False})
     assert "demo-router" not in {ref.name for ref in world.plan().prune}
 
 
-def test_an_old_router_template_goes_at_once(world: Any) -> None:
+def test_an_old_router_template_goes_at_once(world: World) -> None:
     world.settle()
     world.edit(router={"image": "router:2"})
     assert {name.partition("/")[0] for name in pruned(world)} == {"ControllerRevision"}

@@ -8,7 +8,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
@@ -17,6 +17,10 @@ from epd_operator.kube import CredentialError
 from epd_operator.runtime.config import Config
 from epd_operator.runtime.leadership import Leadership
 from epd_operator.runtime.lease import Timing
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TIMING = Timing(duration=2.0, deadline=1.2, retry=0.2)
 
@@ -59,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def holder() -> Any:
+def holder() -> Iterator[Holder]:
     server = Holder(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -112,7 +116,7 @@ async def test_a_lost_lease_is_told_in_the_thread_at_once(holder: Holder) -> Non
     await actual.acquire()
     holder.shutdown()
     holder.server_close()
-    time.sleep(TIMING.deadline + 1.0)  # noqa: ASYNC251 - the main loop need not run for this
+    until(lambda: lost, TIMING.deadline + 10)  # the main loop does not run for this
     assert lost == ["lease"]
     assert not actual.holds()
     await actual.close()

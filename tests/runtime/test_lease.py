@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +11,11 @@ from epd_operator.kube import Conflict, NotFound, Transport
 from epd_operator.runtime.lease import Election, Sight, Timing
 
 if TYPE_CHECKING:
-    from epd_operator.kube.kind import Kind
+    from collections.abc import Callable, Mapping
 
-Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
+    from epd_operator.kube.kind import Kind
+    from tests.support.virtual_time import Virtual
+
 TIMING = Timing()
 
 

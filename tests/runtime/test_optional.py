@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epd_operator.kube import NotFound, Transport
 from epd_operator.kube.kind import LEADER_WORKER_SET, Kind
@@ -13,7 +12,11 @@ from epd_operator.runtime.optional import ABSENT_SECONDS, OptionalWatch
 from epd_operator.runtime.queue import WorkQueue
 from epd_operator.runtime.scope import CUSTOM, Key, Scope
 
-Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.virtual_time import Virtual
+
 KEY = Key("ns", "demo")
 NAME = LEADER_WORKER_SET.resource
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 
 from epd_operator.runtime.queue import BASE_SECONDS, CALM_SECONDS, GATHER_SECONDS, LIMIT_SECONDS, Closed, WorkQueue
 
-Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
+if TYPE_CHECKING:
+    from tests.support.virtual_time import Virtual
 
 
 def longest(_low: float, high: float) -> float:

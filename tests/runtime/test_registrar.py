@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -14,7 +13,9 @@ from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.registrar import MISSES, MOVING_SECONDS, RESTING_SECONDS, SIZE_LIMIT, Poller, fetch
 from epd_operator.runtime.scope import Key
 
-Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
+if TYPE_CHECKING:
+    from tests.support.virtual_time import Virtual
+
 KEY = Key("ns", "demo")
 
 

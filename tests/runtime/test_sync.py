@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epd_operator.kube import Transport
 from epd_operator.kube.kind import DEPLOYMENT, POD, Kind
@@ -13,7 +12,9 @@ from epd_operator.runtime.queue import WorkQueue
 from epd_operator.runtime.scope import CUSTOM, WATCHED, Key, Scope, selector
 from epd_operator.runtime.sync import Sync
 
-Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
+if TYPE_CHECKING:
+    from tests.support.virtual_time import Virtual
+
 KEY = Key("ns", "demo")
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.engines.sglang.test_prerelease import ALL, LINES
 from tools.corpus.field_cases import FieldCase, field_cases
+from tools.corpus.prerelease_lines import ALL, LINES
 from tools.corpus.rule_examples import RuleExample, rule_examples
 from tools.differential.comparison import VERSION, function
 from tools.mutation.subject import Found, Stand, line, spec

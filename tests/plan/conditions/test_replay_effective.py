@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
 
 KIND = "ReplayEffective"
 SGLANG = {"type": "SGLang", "version": "0.5.23", "image": "sglang:1", "platform": "cuda-sm90"}
 
 
 @pytest.fixture
-def settled(world: Any) -> Any:
+def settled(world: World) -> World:
     return world.settle()
 
 
-def prefill(world: Any, router: int = 0) -> dict[str, Any]:
+def prefill(world: World, router: int = 0) -> dict[str, Any]:
     actual: dict[str, Any] = next(w for w in world.routers[router]["workers"] if w["role"] == "prefill")
     return actual
 
 
-def report(world: Any, half: str, **values: Any) -> Any:
+def report(world: World, half: str, **values: Any) -> World:
     prefill(world)["replay"][half] |= values
     return world
 
 
-def message(world: Any) -> str:
+def message(world: World) -> str:
     return str(world.condition(KIND)["message"])
 
 
-def test_it_replays_and_says_which_preset(settled: Any) -> None:
+def test_it_replays_and_says_which_preset(settled: World) -> None:
     assert settled.verdict(KIND) == ("True", "Replaying")
     assert message(settled) == "decoder half, preset 0.5.23"
 
 
-def test_counters_move_nothing(settled: Any) -> None:
+def test_counters_move_nothing(settled: World) -> None:
     before = settled.reconcile().status
     report(settled, "decoder", rowsRun=10**9, rowsSkipped=10**9)
     report(settled, "encoder", rowsReplayed=10**9)
     assert settled.reconcile().status == before
 
 
-def test_turned_off_is_known_from_the_spec_alone(settled: Any) -> None:
+def test_turned_off_is_known_from_the_spec_alone(settled: World) -> None:
     settled.role("prefill", decoderReplay="Off")
     settled.routers = []
     events = settled.reconcile().events
@@ -54,7 +57,7 @@ def test_turned_off_is_known_from_the_spec_alone(settled: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["TurnedOff", "PromptLogprobs", ""])
-def test_an_engine_that_runs_without_is_told_with_its_reason(settled: Any, reason: str) -> None:
+def test_an_engine_that_runs_without_is_told_with_its_reason(settled: World, reason: str) -> None:
     report(settled, "decoder", active=False, reason=reason)
     (event,) = settled.reconcile().events
     assert (event.type, event.reason) == ("Warning", "EngineDoesNotReplay")
@@ -64,7 +67,7 @@ def test_an_engine_that_runs_without_is_told_with_its_reason(settled: Any, reaso
     assert settled.condition("Ready")["status"] == "True", "replay spares work, and decides nothing else"
 
 
-def test_before_the_first_long_prompt_nobody_can_tell(settled: Any) -> None:
+def test_before_the_first_long_prompt_nobody_can_tell(settled: World) -> None:
     report(settled, "decoder", active=False, reason="NoLongPromptYet")
     (event,) = settled.reconcile().events
     assert (event.type, event.reason) == ("Normal", "NoLongPromptYet")
@@ -75,7 +78,7 @@ def test_before_the_first_long_prompt_nobody_can_tell(settled: Any) -> None:
     assert settled.verdict(KIND) == ("True", "Replaying")
 
 
-def test_until_a_prefill_of_the_revision_is_routable_nothing_is_known(world: Any) -> None:
+def test_until_a_prefill_of_the_revision_is_routable_nothing_is_known(world: World) -> None:
     world.reconcile()
     assert world.verdict(KIND) == ("Unknown", "NotReported")
     world.settle()
@@ -92,7 +95,7 @@ def test_until_a_prefill_of_the_revision_is_routable_nothing_is_known(world: Any
 
 
 @pytest.mark.parametrize("how", ["null", "absent"])
-def test_a_prefill_that_says_nothing(settled: Any, how: str) -> None:
+def test_a_prefill_that_says_nothing(settled: World, how: str) -> None:
     if how == "null":
         prefill(settled)["replay"] = None
     else:
@@ -101,14 +104,14 @@ def test_a_prefill_that_says_nothing(settled: Any, how: str) -> None:
     assert message(settled).endswith("no prefill pod has said yet whether it replays")
 
 
-def test_what_one_router_heard_is_enough(settled: Any) -> None:
+def test_what_one_router_heard_is_enough(settled: World) -> None:
     late = copy.deepcopy(settled.routers[0])
     settled.routers.insert(0, late)
     prefill(settled)["replay"] = None
     assert settled.verdict(KIND) == ("True", "Replaying")
 
 
-def test_one_pod_of_two_that_runs_without_is_told(world: Any) -> None:
+def test_one_pod_of_two_that_runs_without_is_told(world: World) -> None:
     world.role("prefill", replicas=2).settle()
     assert world.verdict(KIND) == ("True", "Replaying")
     report(world, "decoder", active=False, reason="NoLongPromptYet")
@@ -119,7 +122,7 @@ def test_one_pod_of_two_that_runs_without_is_told(world: Any) -> None:
 
 
 @pytest.mark.parametrize("decoder", ["Auto", "Off"])
-def test_the_encoder_half_counts_when_it_is_asked_for(settled: Any, decoder: str) -> None:
+def test_the_encoder_half_counts_when_it_is_asked_for(settled: World, decoder: str) -> None:
     settled.role("prefill", decoderReplay=decoder, encoderReplay=True).settle()
     assert settled.verdict(KIND) == ("False", "EngineDoesNotReplay")
     assert message(settled).endswith("runs without replay of the encoder half: TurnedOff")
@@ -134,7 +137,7 @@ def test_the_encoder_half_counts_when_it_is_asked_for(settled: Any, decoder: str
     assert message(settled).endswith("encoder half")
 
 
-def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(settled: Any) -> None:
+def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(settled: World) -> None:
     for values in ({"active": True, "reason": ""}, {"active": False, "reason": "TurnedOff"}):
         report(settled, "decoder", **values)
         before = settled.reconcile().status
@@ -143,13 +146,13 @@ def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(settled: A
         settled.routers = heard
 
 
-def test_a_spec_that_is_refused_keeps_what_was_known(settled: Any) -> None:
+def test_a_spec_that_is_refused_keeps_what_was_known(settled: World) -> None:
     settled.role("prefill", args={"page-sise": 1})
     assert settled.verdict(KIND) == ("True", "Replaying")
     assert settled.condition("Valid")["status"] == "False"
 
 
-def test_asking_again_after_off_waits_for_the_new_pods(settled: Any) -> None:
+def test_asking_again_after_off_waits_for_the_new_pods(settled: World) -> None:
     settled.role("prefill", decoderReplay="Off").settle()
     settled.role("prefill", decoderReplay="On")
     assert settled.verdict(KIND) == ("Unknown", "NotReported")
@@ -171,7 +174,7 @@ def test_asking_again_after_off_waits_for_the_new_pods(settled: Any) -> None:
     ],
 )
 def test_an_engine_without_a_report(
-    make_world: Any, make_resource: Any, fields: dict[str, Any], verdict: tuple[str, str], words: str
+    make_world: type[World], make_resource: MakeResource, fields: dict[str, Any], verdict: tuple[str, str], words: str
 ) -> None:
     roles = {"prefill": fields, "decode": {}}
     world = make_world(make_resource(engine=SGLANG, model={"path": "/model"}, roles=roles))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,21 +12,24 @@ import epd_operator.plan
 from epd_operator.api.status import CONDITION_TYPES, Status
 from epd_operator.plan import Reason
 
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
+
 PARTS = {"encode": "EncodeReady", "prefill": "PrefillReady", "decode": "DecodeReady", "router": "RouterReady"}
 
 
 @pytest.fixture
-def settled(world: Any) -> Any:
+def settled(world: World) -> World:
     return world.settle()
 
 
-def down(world: Any, part: str, ready: int = 0) -> Any:
+def down(world: World, part: str, ready: int = 0) -> World:
     world.set_ready(world.maker(part), ready)
     world.report()
     return world
 
 
-def test_a_settled_resource_says_so(settled: Any) -> None:
+def test_a_settled_resource_says_so(settled: World) -> None:
     status = {condition["type"]: condition["status"] for condition in settled.cr["status"]["conditions"]}
     declared = [kind for kind in CONDITION_TYPES if kind != "SwaPoolReady"]
     assert list(status) == declared
@@ -50,12 +53,12 @@ def test_a_settled_resource_says_so(settled: Any) -> None:
     assert not settled.plan().moving
 
 
-def test_the_status_fits_its_schema(settled: Any) -> None:
+def test_the_status_fits_its_schema(settled: World) -> None:
     Status.model_validate(settled.cr["status"])
     Status.model_validate(down(settled, "decode").plan().status)
 
 
-def test_a_new_resource_is_reconciling(world: Any) -> None:
+def test_a_new_resource_is_reconciling(world: World) -> None:
     decided = world.reconcile()
     assert decided.moving
     assert world.condition("Valid")["status"] == "True"
@@ -72,14 +75,14 @@ def test_a_new_resource_is_reconciling(world: Any) -> None:
     assert world.condition("PrefillReady")["reason"] == "Creating"
 
 
-def test_encode_ready_is_absent_without_the_role(make_world: Any, make_resource: Any) -> None:
+def test_encode_ready_is_absent_without_the_role(make_world: type[World], make_resource: MakeResource) -> None:
     world = make_world(make_resource(roles={"prefill": {}, "decode": {}})).settle()
     kinds = [condition["type"] for condition in world.cr["status"]["conditions"]]
     assert kinds == [kind for kind in CONDITION_TYPES if kind not in {"EncodeReady", "SwaPoolReady"}]
     assert "encode" not in world.cr["status"]["roles"]
 
 
-def test_text_goes_on_without_encoders(settled: Any) -> None:
+def test_text_goes_on_without_encoders(settled: World) -> None:
     down(settled, "encode").reconcile()
     assert settled.condition("Available")["status"] == "True"
     assert settled.condition("EncodeReady")["status"] == "False"
@@ -89,7 +92,7 @@ def test_text_goes_on_without_encoders(settled: Any) -> None:
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode"])
-def test_text_stops_without_a_pair(settled: Any, part: str) -> None:
+def test_text_stops_without_a_pair(settled: World, part: str) -> None:
     down(settled, part)
     assert settled.verdict("Available") == ("False", "NoRoutablePair")
     assert f"no ready {part} pod" in settled.condition("Available")["message"]
@@ -97,7 +100,7 @@ def test_text_stops_without_a_pair(settled: Any, part: str) -> None:
     assert settled.condition("Ready")["status"] == "False"
 
 
-def test_a_pair_of_two_keys_is_no_pair(settled: Any) -> None:
+def test_a_pair_of_two_keys_is_no_pair(settled: World) -> None:
     document = settled.routers[0]
     document["compatKeys"] = {
         "a" * 16: {"prefill": 1, "decode": 0, "routable": False},
@@ -109,23 +112,23 @@ def test_a_pair_of_two_keys_is_no_pair(settled: Any) -> None:
     assert settled.condition("Reconciling")["status"] == "True"
 
 
-def test_a_router_that_is_not_ready_serves_nothing(settled: Any) -> None:
+def test_a_router_that_is_not_ready_serves_nothing(settled: World) -> None:
     settled.routers[0]["router"]["ready"] = False
     assert settled.verdict("Available") == ("False", "NoRoutablePair")
 
 
-def test_one_of_two_routers_is_enough(settled: Any) -> None:
+def test_one_of_two_routers_is_enough(settled: World) -> None:
     settled.routers.insert(0, {"pod": "late", "router": {"ready": False}, "compatKeys": {}, "workers": []})
     assert settled.verdict("Available") == ("True", "Serving")
 
 
-def test_silence_after_a_restart_of_the_operator_changes_nothing(settled: Any) -> None:
+def test_silence_after_a_restart_of_the_operator_changes_nothing(settled: World) -> None:
     before = settled.cr["status"]
     settled.routers = []
     assert settled.reconcile().status == before
 
 
-def test_silence_from_the_start_is_said(world: Any) -> None:
+def test_silence_from_the_start_is_said(world: World) -> None:
     world.settle()
     world.routers = []
     del world.cr["status"]
@@ -133,7 +136,7 @@ def test_silence_from_the_start_is_said(world: Any) -> None:
     assert world.plan().moving
 
 
-def test_scaled_to_zero_is_not_available(settled: Any) -> None:
+def test_scaled_to_zero_is_not_available(settled: World) -> None:
     settled.role("decode", replicas=0).settle()
     assert settled.condition("Available")["reason"] == "ScaledToZero"
     assert settled.condition("DecodeReady")["status"] == "True"
@@ -141,7 +144,7 @@ def test_scaled_to_zero_is_not_available(settled: Any) -> None:
 
 
 @pytest.mark.parametrize("part", list(PARTS))
-def test_each_part_is_scaling_until_its_deployment_follows(settled: Any, part: str) -> None:
+def test_each_part_is_scaling_until_its_deployment_follows(settled: World, part: str) -> None:
     if part == "router":
         settled.edit(router={"replicas": 2})
     else:
@@ -175,7 +178,7 @@ def container(reason: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("waiting", list(WAITING))
-def test_a_pod_that_cannot_run_says_why(settled: Any, waiting: str) -> None:
+def test_a_pod_that_cannot_run_says_why(settled: World, waiting: str) -> None:
     down(settled, "prefill")
     pod = settled.pod("prefill")
     pod["status"]["containerStatuses"] = [container(waiting)]
@@ -189,28 +192,28 @@ def test_a_pod_that_cannot_run_says_why(settled: Any, waiting: str) -> None:
     assert settled.verdict("Stalled") == ("False", "NotStalled")
 
 
-def test_a_container_that_runs_again_after_an_exit_still_says_so(settled: Any) -> None:
+def test_a_container_that_runs_again_after_an_exit_still_says_so(settled: World) -> None:
     down(settled, "decode")
     running = {**container("CrashLoopBackOff"), "state": {"running": {}}}
     settled.pod("decode")["status"]["containerStatuses"] = [running]
     assert settled.verdict("DecodeReady") == ("False", "CrashLooping")
 
 
-def test_a_clean_exit_of_an_init_container_is_no_crash(settled: Any) -> None:
+def test_a_clean_exit_of_an_init_container_is_no_crash(settled: World) -> None:
     down(settled, "router")
     done = {"name": "draw-key", "ready": False, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
     settled.pod("router")["status"]["initContainerStatuses"] = [done]
     assert settled.verdict("RouterReady") == ("False", "Starting")
 
 
-def test_the_end_of_a_pod_being_deleted_is_no_crash(settled: Any) -> None:
+def test_the_end_of_a_pod_being_deleted_is_no_crash(settled: World) -> None:
     down(settled, "decode")
     settled.pod("decode")["status"]["containerStatuses"] = [container("CrashLoopBackOff")]
     settled.pod("decode")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert settled.verdict("DecodeReady") == ("False", "Starting")
 
 
-def test_a_pod_that_fits_nowhere_quotes_the_scheduler(settled: Any) -> None:
+def test_a_pod_that_fits_nowhere_quotes_the_scheduler(settled: World) -> None:
     down(settled, "decode")
     words = "0/3 nodes are available: 3 Insufficient memory."
     settled.pod("decode")["status"]["conditions"].append(
@@ -221,7 +224,7 @@ def test_a_pod_that_fits_nowhere_quotes_the_scheduler(settled: Any) -> None:
     assert settled.verdict("Stalled") == ("False", "NotStalled")
 
 
-def test_a_ready_pod_that_the_registrar_refuses_is_not_ready(settled: Any) -> None:
+def test_a_ready_pod_that_the_registrar_refuses_is_not_ready(settled: World) -> None:
     worker = next(w for w in settled.routers[0]["workers"] if w["role"] == "decode")
     worker |= {"state": "refused", "routable": False, "reason": "image differs from its set"}
     settled.routers[0]["compatKeys"] = {}
@@ -232,7 +235,7 @@ def test_a_ready_pod_that_the_registrar_refuses_is_not_ready(settled: Any) -> No
 
 @pytest.mark.parametrize("part", ["prefill", "decode"])
 @pytest.mark.parametrize("how", ["unlisted", "not routable"])
-def test_a_ready_pod_that_the_router_sends_nothing_is_not_ready(settled: Any, part: str, how: str) -> None:
+def test_a_ready_pod_that_the_router_sends_nothing_is_not_ready(settled: World, part: str, how: str) -> None:
     report = settled.routers[0]
     worker = next(w for w in report["workers"] if w["role"] == part)
     if how == "unlisted":
@@ -249,7 +252,7 @@ def test_a_ready_pod_that_the_router_sends_nothing_is_not_ready(settled: Any, pa
     assert settled.verdict(condition) == ("True", "AtDesired")
 
 
-def test_an_encoder_that_a_prefill_does_not_know_is_not_ready(settled: Any) -> None:
+def test_an_encoder_that_a_prefill_does_not_know_is_not_ready(settled: World) -> None:
     settled.routers[0]["encoders"][0]["missing"] = ["demo-prefill-x"]
     assert settled.verdict("EncodeReady") == ("False", "EncoderNotRegistered")
     assert "with demo-prefill-x" in settled.condition("EncodeReady")["message"]
@@ -264,7 +267,7 @@ def test_an_encoder_that_a_prefill_does_not_know_is_not_ready(settled: Any) -> N
         ("Deployment.apps is invalid: spec: Required value", Reason.APPLY_REJECTED),
     ],
 )
-def test_refusals_of_the_api_server_stall(settled: Any, text: str, reason: Reason) -> None:
+def test_refusals_of_the_api_server_stall(settled: World, text: str, reason: Reason) -> None:
     settled.failures = [text]
     assert settled.verdict("Stalled") == ("True", reason)
     assert settled.condition("Stalled")["message"] == text
@@ -275,7 +278,7 @@ def test_refusals_of_the_api_server_stall(settled: Any, text: str, reason: Reaso
     assert settled.verdict("Stalled") == ("False", "NotStalled")
 
 
-def test_a_passing_error_is_no_stall(settled: Any) -> None:
+def test_a_passing_error_is_no_stall(settled: World) -> None:
     settled.failures = ["Service/demo: InternalError: etcd leader changed", "Role/demo-router: 503: busy"]
     assert settled.verdict("Stalled") == ("False", "NotStalled")
     assert settled.verdict("Ready") == ("False", "ApplyFailed")
@@ -286,7 +289,7 @@ def test_a_passing_error_is_no_stall(settled: Any) -> None:
     assert settled.condition("Stalled")["message"] == settled.failures[2]
 
 
-def test_refused_pods_stall(settled: Any) -> None:
+def test_refused_pods_stall(settled: World) -> None:
     deployment = settled.maker("encode")
     text = 'pods "demo" is forbidden: exceeded quota: q'
     deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": text}]
@@ -294,7 +297,7 @@ def test_refused_pods_stall(settled: Any) -> None:
     assert settled.verdict("Stalled") == ("True", "QuotaExceeded")
 
 
-def test_foreign_objects_are_named(settled: Any) -> None:
+def test_foreign_objects_are_named(settled: World) -> None:
     settled.conflicts = ["Service/demo", "Deployment/demo-router"]
     assert settled.verdict("Stalled") == ("True", "NameConflict")
     message = settled.condition("Stalled")["message"]
@@ -304,7 +307,7 @@ def test_foreign_objects_are_named(settled: Any) -> None:
     assert settled.condition("Available")["status"] == "True"
 
 
-def test_an_invalid_edit_leaves_the_good_generation_running_and_watched(settled: Any) -> None:
+def test_an_invalid_edit_leaves_the_good_generation_running_and_watched(settled: World) -> None:
     revision = settled.cr["status"]["roles"]["prefill"]["revision"]
     settled.role("prefill", args={"page-sise": 64}).role("decode", replicas=-1)
     decided = settled.reconcile()
@@ -326,7 +329,7 @@ def test_an_invalid_edit_leaves_the_good_generation_running_and_watched(settled:
     assert settled.condition("Ready")["status"] == "True"
 
 
-def test_every_fault_of_the_engine_is_listed(world: Any) -> None:
+def test_every_fault_of_the_engine_is_listed(world: World) -> None:
     world.role("prefill", args={"page-sise": 64, "window-cache-tokens": "x"})
     world.reconcile()
     message = world.condition("Valid")["message"]
@@ -335,7 +338,7 @@ def test_every_fault_of_the_engine_is_listed(world: Any) -> None:
     assert "spec.roles.prefill.args.window-cache-tokens" in message
 
 
-def test_a_spec_that_was_never_accepted_makes_nothing(make_world: Any, make_resource: Any) -> None:
+def test_a_spec_that_was_never_accepted_makes_nothing(make_world: type[World], make_resource: MakeResource) -> None:
     engine = {"type": "SGLang", "version": "0.4.0", "image": "sglang:1", "platform": "cuda-sm90"}
     roles: dict[str, Any] = {"prefill": {}, "decode": {}}
     world = make_world(make_resource(engine=engine, model={"path": "/model"}, roles=roles))
@@ -348,7 +351,7 @@ def test_a_spec_that_was_never_accepted_makes_nothing(make_world: Any, make_reso
     ]
 
 
-def test_a_version_judged_by_a_lower_one_is_told(make_world: Any, make_resource: Any) -> None:
+def test_a_version_judged_by_a_lower_one_is_told(make_world: type[World], make_resource: MakeResource) -> None:
     engine = {"type": "SGLang", "version": "0.5.99", "image": "sglang:1", "platform": "cuda-sm90"}
     roles: dict[str, Any] = {"prefill": {}, "decode": {}}
     world = make_world(make_resource(engine=engine, model={"path": "/model"}, roles=roles))
@@ -361,13 +364,13 @@ def test_a_version_judged_by_a_lower_one_is_told(make_world: Any, make_resource:
     assert world.cr["status"]["acknowledged"] == ["rdma-missing"]
 
 
-def test_an_unknown_version_lists_the_known(make_world: Any, make_resource: Any) -> None:
+def test_an_unknown_version_lists_the_known(make_world: type[World], make_resource: MakeResource) -> None:
     world = make_world(make_resource(engine={"type": "Reference", "version": "9"}))
     assert world.verdict("Valid") == ("False", "UnknownEngineVersion")
     assert "0.1" in world.condition("Valid")["message"]
 
 
-def test_transition_time_moves_with_status_only(settled: Any) -> None:
+def test_transition_time_moves_with_status_only(settled: World) -> None:
     since = settled.condition("DecodeReady")["lastTransitionTime"]
     settled.role("decode", env={"A": "b"})
     settled.role("decode", env={})
@@ -383,7 +386,7 @@ def test_transition_time_moves_with_status_only(settled: Any) -> None:
     assert settled.condition("DecodeReady")["lastTransitionTime"] == flipped
 
 
-def test_events_tell_transitions_once(world: Any) -> None:
+def test_events_tell_transitions_once(world: World) -> None:
     assert world.reconcile().events == ()
     world.settle()
     down(world, "encode")
@@ -399,7 +402,7 @@ def test_events_tell_transitions_once(world: Any) -> None:
     }
 
 
-def test_what_the_spec_asks_for_is_no_warning_and_a_worse_reason_is_told(settled: Any) -> None:
+def test_what_the_spec_asks_for_is_no_warning_and_a_worse_reason_is_told(settled: World) -> None:
     settled.role("decode", replicas=2)
     assert {(event.type, event.reason) for event in settled.reconcile().events} == {("Normal", "Scaling")}
     down(settled, "decode")
@@ -411,12 +414,12 @@ def test_what_the_spec_asks_for_is_no_warning_and_a_worse_reason_is_told(settled
     assert settled.reconcile().events == ()
 
 
-def test_an_invalid_new_resource_is_told_at_once(world: Any) -> None:
+def test_an_invalid_new_resource_is_told_at_once(world: World) -> None:
     world.role("decode", replicas=-1)
     assert [event.reason for event in world.reconcile().events] == ["InvalidSpec", "InvalidSpec"]
 
 
-def test_a_resource_being_deleted_is_left_to_the_garbage_collector(settled: Any) -> None:
+def test_a_resource_being_deleted_is_left_to_the_garbage_collector(settled: World) -> None:
     settled.cr["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     decided = settled.plan()
     assert (decided.objects, decided.prune, decided.events, decided.moving) == ((), (), (), False)
@@ -432,7 +435,7 @@ def test_every_reason_is_documented_and_given_somewhere() -> None:
         assert f"Reason.{reason.name}" in source, f"{reason} is listed and never given"
 
 
-def test_an_invalid_edit_in_the_middle_of_a_rollout_goes_on_watching_the_new_set(settled: Any) -> None:
+def test_an_invalid_edit_in_the_middle_of_a_rollout_goes_on_watching_the_new_set(settled: World) -> None:
     settled.edit(model={"servedName": "new"}).reconcile()
     wanted = settled.cr["status"]["roles"]["decode"]["revision"]
     assert len(settled.makers("decode")) == 2

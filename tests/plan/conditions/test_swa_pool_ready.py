@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from epd_operator.api.status import Status
 from epd_operator.plan.conditions.swa_pool_ready import STALE
 
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
+
 KIND = "SwaPoolReady"
 WORDS = ("Unreachable", "Full", "NoHits")
 
 
 @pytest.fixture
-def world(make_world: Any, make_resource: Any) -> Any:
+def world(make_world: type[World], make_resource: MakeResource) -> World:
     return make_world(make_resource(roles={"prefill": {"encoderReplay": True}, "decode": {}}))
 
 
-def pooled(world: Any, mode: str, **fields: Any) -> Any:
+def pooled(world: World, mode: str, **fields: Any) -> World:
     return world.edit(swaPool={"mode": mode, **fields})
 
 
 @pytest.fixture(params=["Valkey", "Mooncake"])
-def warming(world: Any, request: pytest.FixtureRequest) -> Any:
+def warming(world: World, request: pytest.FixtureRequest) -> World:
     return pooled(world, request.param, ttl="300s").settle()
 
 
 @pytest.fixture
-def warm(warming: Any) -> Any:
+def warm(warming: World) -> World:
     return later(warming, STALE)
 
 
-def later(world: Any, by: timedelta) -> Any:
+def later(world: World, by: timedelta) -> World:
     world.now += by
     world.reconcile()
     return world
 
 
-def report_fault(world: Any, fault: str, router: int = 0, index: int = 0) -> Any:
+def report_fault(world: World, fault: str, router: int = 0, index: int = 0) -> World:
     prefill = [worker for worker in world.routers[router]["workers"] if worker["role"] == "prefill"][index]
     prefill["swaPool"] = {
         "engine": "valkey",
@@ -50,11 +53,11 @@ def report_fault(world: Any, fault: str, router: int = 0, index: int = 0) -> Any
     return world
 
 
-def message(world: Any) -> str:
+def message(world: World) -> str:
     return str(world.condition(KIND)["message"])
 
 
-def lame(world: Any, part: str, *, ready: int = 0, **container: Any) -> Any:
+def lame(world: World, part: str, *, ready: int = 0, **container: Any) -> World:
     """Some pods of a part are not ready, and their containers are as given."""
     world.set_ready(world.maker(part), ready)
     for pod in world.pods:
@@ -64,13 +67,13 @@ def lame(world: Any, part: str, *, ready: int = 0, **container: Any) -> Any:
     return world
 
 
-def test_without_a_pool_there_is_no_condition(world: Any) -> None:
+def test_without_a_pool_there_is_no_condition(world: World) -> None:
     world.settle()
     assert KIND not in {condition["type"] for condition in world.cr["status"]["conditions"]}
     assert world.plan().after is None
 
 
-def test_a_new_pool_is_made_then_starts_then_warms_up_then_is_there(world: Any) -> None:
+def test_a_new_pool_is_made_then_starts_then_warms_up_then_is_there(world: World) -> None:
     pooled(world, "Mooncake", stores=2, ttl="60s").reconcile()
     assert world.verdict(KIND) == ("False", "Scaling"), "nobody has taken the Deployments up yet"
     for part in ("swa-pool", "swa-pool-store"):
@@ -93,7 +96,7 @@ def test_a_new_pool_is_made_then_starts_then_warms_up_then_is_there(world: Any) 
     Status.model_validate(world.cr["status"])
 
 
-def test_before_anything_exists_it_is_being_created(world: Any) -> None:
+def test_before_anything_exists_it_is_being_created(world: World) -> None:
     pooled(world, "Valkey")
     plan = world.plan()
     (condition,) = (one for one in plan.status["conditions"] if one["type"] == KIND)
@@ -101,7 +104,7 @@ def test_before_anything_exists_it_is_being_created(world: Any) -> None:
     assert plan.moving
 
 
-def test_warming_says_which_pod_and_until_when_and_asks_to_be_woken_then(warming: Any) -> None:
+def test_warming_says_which_pod_and_until_when_and_asks_to_be_woken_then(warming: World) -> None:
     newest = max(
         (pod for pod in warming.pods if "swa-pool" in pod["metadata"]["name"]),
         key=lambda pod: pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"],
@@ -122,7 +125,7 @@ def test_warming_says_which_pod_and_until_when_and_asks_to_be_woken_then(warming
 
 
 @pytest.mark.parametrize("how", ["a new pod", "its container"])
-def test_d4_d6_a_server_that_starts_anew_has_lost_its_windows(warm: Any, how: str) -> None:
+def test_d4_d6_a_server_that_starts_anew_has_lost_its_windows(warm: World, how: str) -> None:
     # What a master knew is gone with it, and is told as long as it matters.
     assert warm.verdict(KIND) == ("True", "AtDesired")
     if how == "a new pod":
@@ -150,7 +153,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("reason", FAULTS)
-def test_d9_one_bad_server_is_named_with_its_reason(world: Any, reason: str) -> None:
+def test_d9_one_bad_server_is_named_with_its_reason(world: World, reason: str) -> None:
     # Two stores are well, the third is not.
     pooled(world, "Mooncake", stores=3).settle()
     container, words = FAULTS[reason]
@@ -164,7 +167,7 @@ def test_d9_one_bad_server_is_named_with_its_reason(world: Any, reason: str) -> 
     assert world.condition("Ready")["message"].startswith("swaPool: store: 2/3 ready")
 
 
-def test_a_server_without_a_node(world: Any) -> None:
+def test_a_server_without_a_node(world: World) -> None:
     pooled(world, "Mooncake", stores=2).settle()
     lame(world, "swa-pool-store", ready=1)
     pod = next(p for p in world.pods if p["metadata"]["name"] == "demo-swa-pool-store-1")
@@ -173,7 +176,7 @@ def test_a_server_without_a_node(world: Any) -> None:
     assert message(world).endswith("pod demo-swa-pool-store-1: Insufficient memory")
 
 
-def test_a_fault_comes_before_what_only_waits(world: Any) -> None:
+def test_a_fault_comes_before_what_only_waits(world: World) -> None:
     pooled(world, "Mooncake").settle()
     lame(world, "swa-pool")
     lame(world, "swa-pool-store", **FAULTS["CrashLooping"][0])
@@ -182,7 +185,7 @@ def test_a_fault_comes_before_what_only_waits(world: Any) -> None:
     assert "; master: 0/1 ready" in message(world)
 
 
-def test_memory_that_does_not_suffice_points_at_the_pool_s_own_field(world: Any) -> None:
+def test_memory_that_does_not_suffice_points_at_the_pool_s_own_field(world: World) -> None:
     pooled(world, "Valkey").settle()
     lame(world, "swa-pool", lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
     assert world.verdict(KIND) == ("False", "CrashLooping")
@@ -190,7 +193,7 @@ def test_memory_that_does_not_suffice_points_at_the_pool_s_own_field(world: Any)
     assert "resources.memory" not in message(world)
 
 
-def test_pods_that_a_quota_refuses_stall(world: Any) -> None:
+def test_pods_that_a_quota_refuses_stall(world: World) -> None:
     pooled(world, "Valkey").settle()
     text = 'pods "x" is forbidden: exceeded quota: q, requested: memory=8Gi'
     world.set_ready(world.maker("swa-pool"), 0)
@@ -201,7 +204,7 @@ def test_pods_that_a_quota_refuses_stall(world: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["ConfigMap/demo-swa-pool", "Service/demo-swa-pool", "Deployment/demo-swa-pool-store"])
-def test_what_is_not_ours_is_named_by_the_pool_s_own_condition(world: Any, name: str) -> None:
+def test_what_is_not_ours_is_named_by_the_pool_s_own_condition(world: World, name: str) -> None:
     # Engines follow the file and the address of these names, whoever made them.
     pooled(world, "Mooncake").settle()
     world.conflicts = ["Service/demo", name]
@@ -216,7 +219,7 @@ def test_what_is_not_ours_is_named_by_the_pool_s_own_condition(world: Any, name:
 
 
 @pytest.mark.parametrize("part", ["swa-pool", "swa-pool-store"])
-def test_no_part_waits_for_a_pool(world: Any, part: str) -> None:
+def test_no_part_waits_for_a_pool(world: World, part: str) -> None:
     pooled(world, "Mooncake").settle()
     before = copy.deepcopy(world.cr["status"])
     lame(world, part, **FAULTS["CrashLooping"][0])
@@ -227,7 +230,7 @@ def test_no_part_waits_for_a_pool(world: Any, part: str) -> None:
     assert decided.prune == ()
 
 
-def test_a_rollout_of_the_roles_ends_although_the_pool_is_down(world: Any) -> None:
+def test_a_rollout_of_the_roles_ends_although_the_pool_is_down(world: World) -> None:
     pooled(world, "Valkey").settle()
     old = {maker["metadata"]["name"] for part in ("prefill", "decode") for maker in world.makers(part)}
     world.edit(model={"servedName": "new"}).settle()
@@ -238,7 +241,7 @@ def test_a_rollout_of_the_roles_ends_although_the_pool_is_down(world: Any) -> No
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_d10_d12_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_from(warm: Any, word: str) -> None:
+def test_d10_d12_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_from(warm: World, word: str) -> None:
     # Sustained Full, and an hour of windows with no hit, among them.
     report_fault(warm, word)
     (event,) = (event for event in warm.reconcile().events if event.message.startswith(KIND))
@@ -257,13 +260,13 @@ def test_d10_d12_a_word_that_prefill_keeps_saying_is_told_with_what_it_comes_fro
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
-def test_a_word_that_this_release_does_not_know_is_told_as_it_is(warm: Any) -> None:
+def test_a_word_that_this_release_does_not_know_is_told_as_it_is(warm: World) -> None:
     report_fault(warm, "Odd")
     assert warm.verdict(KIND) == ("False", "Degraded")
     assert message(warm).startswith("Odd for ")
 
 
-def test_words_of_several_pods_are_told_once_each(world: Any) -> None:
+def test_words_of_several_pods_are_told_once_each(world: World) -> None:
     pooled(world, "Valkey")
     world.role("prefill", replicas=3).settle()
     later(world, STALE)
@@ -277,7 +280,7 @@ def test_words_of_several_pods_are_told_once_each(world: Any) -> None:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_about_the_server_before_is_not_believed(warming: Any, word: str) -> None:
+def test_a_word_about_the_server_before_is_not_believed(warming: World, word: str) -> None:
     # An idle prefill pod goes on saying what it last met for ten minutes.
     report_fault(warming, word)
     assert warming.verdict(KIND) == ("True", "Warming")
@@ -293,7 +296,7 @@ def test_a_word_about_the_server_before_is_not_believed(warming: Any, word: str)
     assert warming.verdict(KIND) == ("False", "Degraded")
 
 
-def test_a_long_life_of_windows_does_not_hide_a_word_for_as_long(world: Any) -> None:
+def test_a_long_life_of_windows_does_not_hide_a_word_for_as_long(world: World) -> None:
     report_fault(pooled(world, "Valkey", ttl="1h").settle(), "Full")
     waiting = world.reconcile()
     assert world.condition(KIND)["reason"] == "Warming"
@@ -303,7 +306,7 @@ def test_a_long_life_of_windows_does_not_hide_a_word_for_as_long(world: Any) -> 
     assert world.verdict(KIND) == ("False", "Degraded")
 
 
-def test_a_file_that_a_pod_cannot_follow_is_told_at_once(warming: Any) -> None:
+def test_a_file_that_a_pod_cannot_follow_is_told_at_once(warming: World) -> None:
     lame(warming, "swa-pool").reconcile()
     warming.set_ready(warming.maker("swa-pool"))
     report_fault(warming, "Misconfigured")
@@ -314,7 +317,7 @@ def test_a_file_that_a_pod_cannot_follow_is_told_at_once(warming: Any) -> None:
     assert "its image may be older" in message(warming)
 
 
-def test_a_server_on_its_way_out_says_nothing_of_the_one_that_stays(warm: Any) -> None:
+def test_a_server_on_its_way_out_says_nothing_of_the_one_that_stays(warm: World) -> None:
     leaving = copy.deepcopy(warm.pod("swa-pool"))
     leaving["metadata"] |= {"name": "demo-swa-pool-old", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     leaving["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = f"{warm.now:%Y-%m-%dT%H:%M:%SZ}"
@@ -322,19 +325,19 @@ def test_a_server_on_its_way_out_says_nothing_of_the_one_that_stays(warm: Any) -
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
-def test_what_one_router_heard_is_enough(warm: Any) -> None:
+def test_what_one_router_heard_is_enough(warm: World) -> None:
     warm.routers.append(copy.deepcopy(warm.routers[0]))
     report_fault(warm, "Full", router=1)
     assert warm.verdict(KIND) == ("False", "Degraded")
 
 
-def test_pods_of_an_earlier_revision_say_nothing_about_this_one(warm: Any) -> None:
+def test_pods_of_an_earlier_revision_say_nothing_about_this_one(warm: World) -> None:
     report_fault(warm, "Full")
     next(worker for worker in warm.routers[0]["workers"] if worker["role"] == "prefill")["revision"] = "00000000"
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
-def test_counters_move_nothing(warm: Any) -> None:
+def test_counters_move_nothing(warm: World) -> None:
     report_fault(warm, "")
     before = warm.reconcile().status
     prefill = next(worker for worker in warm.routers[0]["workers"] if worker["role"] == "prefill")
@@ -342,7 +345,7 @@ def test_counters_move_nothing(warm: Any) -> None:
     assert warm.reconcile().status == before
 
 
-def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(warm: Any) -> None:
+def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(warm: World) -> None:
     for word in ("Full", ""):
         report_fault(warm, word)
         before = warm.reconcile().status
@@ -351,7 +354,7 @@ def test_silence_after_a_restart_of_the_operator_keeps_what_was_known(warm: Any)
         warm.routers = heard
 
 
-def test_a_registrar_that_has_not_asked_everybody_yet_ends_nothing(world: Any) -> None:
+def test_a_registrar_that_has_not_asked_everybody_yet_ends_nothing(world: World) -> None:
     pooled(world, "Valkey")
     world.role("prefill", replicas=2).settle()
     later(world, STALE)
@@ -368,7 +371,7 @@ def test_a_registrar_that_has_not_asked_everybody_yet_ends_nothing(world: Any) -
 
 
 @pytest.mark.parametrize("heard_by_the_first", ["Full", "", None])
-def test_two_routers_agree_on_the_worse_word(warm: Any, heard_by_the_first: str | None) -> None:
+def test_two_routers_agree_on_the_worse_word(warm: World, heard_by_the_first: str | None) -> None:
     warm.routers.append(copy.deepcopy(warm.routers[0]))
     if heard_by_the_first is not None:
         report_fault(warm, heard_by_the_first, router=0)
@@ -377,7 +380,7 @@ def test_two_routers_agree_on_the_worse_word(warm: Any, heard_by_the_first: str 
 
 
 @pytest.mark.parametrize("router", [0, 1])
-def test_that_one_router_heard_of_the_end_is_enough(warm: Any, router: int) -> None:
+def test_that_one_router_heard_of_the_end_is_enough(warm: World, router: int) -> None:
     report_fault(warm, "Full").reconcile()
     warm.report()
     warm.routers.append(copy.deepcopy(warm.routers[0]))
@@ -385,14 +388,14 @@ def test_that_one_router_heard_of_the_end_is_enough(warm: Any, router: int) -> N
     assert warm.verdict(KIND) == ("True", "AtDesired")
 
 
-def test_a_spec_that_is_refused_keeps_what_was_known(warm: Any) -> None:
+def test_a_spec_that_is_refused_keeps_what_was_known(warm: World) -> None:
     warm.role("prefill", args={"page-sise": 1})
     assert warm.verdict(KIND) == ("True", "AtDesired")
     assert warm.verdict("Valid")[0] == "False"
     assert warm.plan().after is None
 
 
-def test_in_process_it_is_what_prefill_pods_say(world: Any) -> None:
+def test_in_process_it_is_what_prefill_pods_say(world: World) -> None:
     pooled(world, "InProcess").settle()
     assert world.verdict(KIND) == ("True", "AtDesired"), "nothing said yet"
     assert message(world) == "each prefill pod keeps its own windows"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_operator.plan.objects.expansion import literal
+
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
 
 _VARIABLES = {"HOME": "/tmp", "POD_IP": "10.0.0.1", "": "nothing"}
 
@@ -32,7 +35,9 @@ def test_nothing_but_texts_is_touched() -> None:
     assert literal(value) == {"a": ["$$x", 1, True, None], "b": {"c": "$$(HOME)"}}
 
 
-def test_a_pod_gets_flags_names_paths_and_variables_as_they_are_written(make_world: Any, make_resource: Any) -> None:
+def test_a_pod_gets_flags_names_paths_and_variables_as_they_are_written(
+    make_world: type[World], make_resource: MakeResource
+) -> None:
     roles = {
         "prefill": {"args": {"chat-template": "$(HF_TOKEN)"}, "env": {"GREETING": "$(HOME) $$"}},
         "decode": {},

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
 
 ROLE = "serving.epd.dev/role"
 
 
 @pytest.fixture
-def world(make_world: Any, make_resource: Any) -> Any:
+def world(make_world: type[World], make_resource: MakeResource) -> World:
     """Two groups of two prefill pods, and one decode pod."""
     engine = {"type": "SGLang", "version": "0.5.23", "platform": "cuda-sm90", "image": "sglang:1"}
     roles = {
@@ -23,11 +26,11 @@ def world(make_world: Any, make_resource: Any) -> Any:
     return make_world(make_resource(engine=engine, model={"path": "/weights"}, roles=roles, transfer=transfer))
 
 
-def kinds(world: Any) -> dict[str, str]:
+def kinds(world: World) -> dict[str, str]:
     return {part: world.maker(part)["kind"] for part in ("prefill", "decode", "router")}
 
 
-def test_a_role_across_nodes_is_ready_with_its_groups(world: Any) -> None:
+def test_a_role_across_nodes_is_ready_with_its_groups(world: World) -> None:
     world.settle()
     assert kinds(world) == {"prefill": "LeaderWorkerSet", "decode": "Deployment", "router": "Deployment"}
     assert world.verdict("Ready") == ("True", "AllReady")
@@ -39,7 +42,7 @@ def test_a_role_across_nodes_is_ready_with_its_groups(world: Any) -> None:
     assert world.verdict("Available") == ("True", "Serving")
 
 
-def test_only_the_leader_answers_the_router(world: Any) -> None:
+def test_only_the_leader_answers_the_router(world: World) -> None:
     world.reconcile()
     leader, worker = (
         world.maker("prefill")["spec"]["leaderWorkerTemplate"][field] for field in ("leaderTemplate", "workerTemplate")
@@ -52,7 +55,7 @@ def test_only_the_leader_answers_the_router(world: Any) -> None:
     assert services["demo-prefill"]["publishNotReadyAddresses"] is True
 
 
-def test_a_group_forms_without_waiting_for_its_leader_and_restarts_whole(world: Any) -> None:
+def test_a_group_forms_without_waiting_for_its_leader_and_restarts_whole(world: World) -> None:
     world.reconcile()
     spec = world.maker("prefill")["spec"]
     assert spec["startupPolicy"] == "LeaderCreated"
@@ -66,7 +69,7 @@ def test_a_group_forms_without_waiting_for_its_leader_and_restarts_whole(world: 
         assert given["--dist-init-addr"] == "$(LWS_LEADER_ADDRESS):20000"
 
 
-def test_a_fault_of_a_follower_is_told(world: Any) -> None:
+def test_a_fault_of_a_follower_is_told(world: World) -> None:
     world.settle()
     maker = world.maker("prefill")
     world.set_ready(maker, 1)
@@ -77,7 +80,7 @@ def test_a_fault_of_a_follower_is_told(world: Any) -> None:
     assert world.verdict("PrefillReady") == ("False", "ImagePullFailed")
 
 
-def test_a_cluster_without_the_api_is_told_what_to_install(world: Any) -> None:
+def test_a_cluster_without_the_api_is_told_what_to_install(world: World) -> None:
     world.reconcile()
     name = world.maker("prefill")["metadata"]["name"]
     del world.children["LeaderWorkerSet", name]
@@ -90,13 +93,13 @@ def test_a_cluster_without_the_api_is_told_what_to_install(world: Any) -> None:
     assert name in {obj["metadata"]["name"] for obj in decided.objects}, "it is made as soon as the API is there"
 
 
-def test_a_group_that_nobody_takes_up_is_told(world: Any) -> None:
+def test_a_group_that_nobody_takes_up_is_told(world: World) -> None:
     world.reconcile()
     assert world.verdict("PrefillReady") == ("False", "Scaling")
     assert "does the LeaderWorkerSet controller run?" in world.condition("PrefillReady")["message"]
 
 
-def test_the_old_set_serves_until_the_new_one_does(world: Any) -> None:
+def test_the_old_set_serves_until_the_new_one_does(world: World) -> None:
     world.settle()
     old = world.maker("prefill")["metadata"]["name"]
     # A set that is unready for a moment is still the one that serves.
@@ -113,7 +116,7 @@ def test_the_old_set_serves_until_the_new_one_does(world: Any) -> None:
     assert ("ControllerRevision", old) not in world.children
 
 
-def test_a_set_that_never_served_makes_room_at_once(world: Any) -> None:
+def test_a_set_that_never_served_makes_room_at_once(world: World) -> None:
     world.reconcile()
     given_up = world.maker("prefill")["metadata"]["name"]
     world.role("prefill", nodes=4, args={"tp-size": 32})
@@ -121,7 +124,7 @@ def test_a_set_that_never_served_makes_room_at_once(world: Any) -> None:
     assert ("LeaderWorkerSet", given_up) not in world.children
 
 
-def test_from_one_node_to_two_and_back(world: Any) -> None:
+def test_from_one_node_to_two_and_back(world: World) -> None:
     world.role("prefill", nodes=1).settle()
     single = world.maker("prefill")
     assert single["kind"] == "Deployment"
@@ -134,7 +137,7 @@ def test_from_one_node_to_two_and_back(world: Any) -> None:
     assert world.maker("prefill")["metadata"]["name"] == single["metadata"]["name"]
 
 
-def test_a_refused_spec_leaves_the_groups_alone(world: Any) -> None:
+def test_a_refused_spec_leaves_the_groups_alone(world: World) -> None:
     world.settle()
     before = copy.deepcopy(world.children)
     world.role("prefill", args={"tp-sise": 16})
@@ -145,7 +148,7 @@ def test_a_refused_spec_leaves_the_groups_alone(world: Any) -> None:
     assert world.cr["status"]["roles"]["prefill"]["ready"] == 2
 
 
-def test_an_upgrade_of_the_operator_rolls_no_group(world: Any) -> None:
+def test_an_upgrade_of_the_operator_rolls_no_group(world: World) -> None:
     world.settle()
     before = copy.deepcopy(world.maker("prefill")["spec"])
     world.settings = type(world.settings)(
@@ -155,7 +158,7 @@ def test_an_upgrade_of_the_operator_rolls_no_group(world: Any) -> None:
     assert world.maker("prefill")["spec"] == before
 
 
-def test_a_stored_group_without_its_workers_is_rendered_anew(world: Any) -> None:
+def test_a_stored_group_without_its_workers_is_rendered_anew(world: World) -> None:
     world.reconcile()
     before = copy.deepcopy(world.maker("prefill")["spec"])
     name = world.maker("prefill")["metadata"]["name"]

@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from epd_workers.reference.serving import options
 from epd_workers.registrar import launch, main
+
+if TYPE_CHECKING:
+    from tests.support.world import World
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +23,7 @@ def help_text() -> str:
     return subprocess.run([program, "launch", "--help"], check=True, capture_output=True, text=True).stdout
 
 
-def flags(world: Any) -> list[str]:
+def flags(world: World) -> list[str]:
     template = next(
         o for o in world.plan().objects if o["metadata"]["name"] == "demo-router" and o["kind"] == "Deployment"
     )
@@ -38,7 +41,7 @@ LIMITED = {"maxConcurrentRequests": 7, "requestTimeoutSeconds": 90}
 
 
 @pytest.mark.parametrize("edit", [{}, {"roles": SEVERAL}, {"router": LIMITED}], ids=["single", "several", "limited"])
-def test_the_real_router_knows_every_flag(world: Any, help_text: str, edit: dict[str, Any]) -> None:
+def test_the_real_router_knows_every_flag(world: World, help_text: str, edit: dict[str, Any]) -> None:
     words = flags(world.edit(**edit))
     used = [word for word in words if word.startswith("--")]
     assert len(used) == len(set(used))
@@ -46,7 +49,7 @@ def test_the_real_router_knows_every_flag(world: Any, help_text: str, edit: dict
     assert set(used) <= known
 
 
-def test_the_real_router_accepts_the_command_line(world: Any) -> None:
+def test_the_real_router_accepts_the_command_line(world: World) -> None:
     """Its own parser reads the words; an unknown policy, flag or type would end it with an error."""
     script = (
         "import sys; from smg.launch_router import parse_router_args as parse; args = parse(sys.argv[1:]);"
@@ -58,13 +61,13 @@ def test_the_real_router_accepts_the_command_line(world: Any) -> None:
 
 
 @pytest.mark.parametrize(("edit", "attempts"), [({}, "2"), ({"roles": SEVERAL}, "3")], ids=["single", "several"])
-def test_attempts_follow_the_counts_and_there_is_no_breaker(world: Any, edit: Any, attempts: str) -> None:
+def test_attempts_follow_the_counts_and_there_is_no_breaker(world: World, edit: Any, attempts: str) -> None:
     words = flags(world.edit(**edit))
     assert "--disable-circuit-breaker" in words
     assert value(words, "--retry-max-retries") == attempts
 
 
-def test_a_pod_outlives_its_drain(world: Any) -> None:
+def test_a_pod_outlives_its_drain(world: World) -> None:
     words = flags(world)
     pod = next(o for o in world.plan().objects if o["metadata"]["name"] == "demo-router" and o["kind"] == "Deployment")
     spec = pod["spec"]["template"]["spec"]
@@ -72,12 +75,12 @@ def test_a_pod_outlives_its_drain(world: Any) -> None:
     assert spec["terminationGracePeriodSeconds"] >= pre_stop + int(value(words, "--shutdown-grace-period-secs")) + 10
 
 
-def test_no_limit_of_requests_is_left_to_the_router(world: Any) -> None:
+def test_no_limit_of_requests_is_left_to_the_router(world: World) -> None:
     assert "--max-concurrent-requests" not in flags(world.edit(router={"maxConcurrentRequests": 0}))
     assert value(flags(world.edit(router=LIMITED)), "--max-concurrent-requests") == "7"
 
 
-def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
+def test_the_client_key_is_mounted_for_the_router_alone(world: World) -> None:
     world.edit(router={"apiKeySecret": {"name": "client", "key": "token"}})
     world.reconcile()
     spec = world.maker("router")["spec"]["template"]["spec"]
@@ -89,7 +92,7 @@ def test_the_client_key_is_mounted_for_the_router_alone(world: Any) -> None:
     assert rules == [[{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]]
 
 
-def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: Path) -> None:
+def test_the_registrar_understands_its_own_command_lines(world: World, tmp_path: Path) -> None:
     world.edit(router={"apiKeySecret": {"name": "client", "key": "token"}})
     world.reconcile()
     spec = world.maker("router")["spec"]["template"]["spec"]
@@ -108,12 +111,12 @@ def test_the_registrar_understands_its_own_command_lines(world: Any, tmp_path: P
     assert launch.arguments(router["args"][1:], *keys)[1 : len(router["args"])] == router["args"][1:]
 
 
-def test_no_body_is_larger_than_an_engine_takes(world: Any) -> None:
+def test_no_body_is_larger_than_an_engine_takes(world: World) -> None:
     """A few of them must fit into the router's memory, or a single client ends it for all."""
     assert value(flags(world), "--max-payload-size") == str(options.parse(["--role", "prefill"]).max_body_bytes)
 
 
-def test_the_last_attempt_outlives_the_listing_of_a_killed_worker(world: Any) -> None:
+def test_the_last_attempt_outlives_the_listing_of_a_killed_worker(world: World) -> None:
     words = flags(world.edit(roles=SEVERAL))
     first = float(value(words, "--retry-initial-backoff-ms")) / 1000
     factor = float(value(words, "--retry-backoff-multiplier"))

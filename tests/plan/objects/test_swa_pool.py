@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import pytest
@@ -12,33 +12,36 @@ from hypothesis import given, settings
 from epd_operator.api import names, quantity
 from epd_operator.plan import Settings
 
+if TYPE_CHECKING:
+    from tests.support.world import MakeResource, World
+
 MAKERS = ("Deployment", "LeaderWorkerSet")
 MIB = 2**20
 
 
 @pytest.fixture
-def world(make_world: Any, make_resource: Any) -> Any:
+def world(make_world: type[World], make_resource: MakeResource) -> World:
     return make_world(make_resource(roles={"prefill": {"encoderReplay": True}, "decode": {}}))
 
 
-def pooled(world: Any, mode: str, **fields: Any) -> Any:
+def pooled(world: World, mode: str, **fields: Any) -> World:
     return world.edit(swaPool={"mode": mode, **fields})
 
 
-def planned(world: Any) -> dict[tuple[str, str], dict[str, Any]]:
+def planned(world: World) -> dict[tuple[str, str], dict[str, Any]]:
     return {(obj["kind"], obj["metadata"]["name"]): obj for obj in world.plan().objects}
 
 
-def pool_of(world: Any) -> dict[tuple[str, str], dict[str, Any]]:
+def pool_of(world: World) -> dict[tuple[str, str], dict[str, Any]]:
     return {key: obj for key, obj in planned(world).items() if key[1].startswith("demo-swa-")}
 
 
-def container(world: Any, name: str) -> dict[str, Any]:
+def container(world: World, name: str) -> dict[str, Any]:
     actual: dict[str, Any] = planned(world)["Deployment", name]["spec"]["template"]["spec"]["containers"][0]
     return actual
 
 
-def engine(world: Any, role: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def engine(world: World, role: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     (maker,) = (
         obj
         for obj in world.plan().objects
@@ -65,7 +68,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("mode", KINDS)
-def test_each_mode_has_its_objects_and_no_more(world: Any, mode: str) -> None:
+def test_each_mode_has_its_objects_and_no_more(world: World, mode: str) -> None:
     pooled(world, mode)
     actual = {
         f"{kind}/{name.rpartition('-')[0]}-*" if kind == "ControllerRevision" else f"{kind}/{name}"
@@ -76,7 +79,7 @@ def test_each_mode_has_its_objects_and_no_more(world: Any, mode: str) -> None:
 
 @pytest.mark.parametrize("before", KINDS)
 @pytest.mark.parametrize("after", KINDS)
-def test_every_mode_leads_to_every_other_and_leaves_nothing_behind(world: Any, before: str, after: str) -> None:
+def test_every_mode_leads_to_every_other_and_leaves_nothing_behind(world: World, before: str, after: str) -> None:
     pooled(world, before).settle()
     decode = copy.deepcopy(world.maker("decode"))
     prefill = world.maker("prefill")["metadata"]["name"]
@@ -92,7 +95,7 @@ def test_every_mode_leads_to_every_other_and_leaves_nothing_behind(world: Any, b
     assert world.condition("Ready")["status"] == "True"
 
 
-def test_a_pool_that_is_turned_off_goes_at_once_and_waits_for_no_rollout(world: Any) -> None:
+def test_a_pool_that_is_turned_off_goes_at_once_and_waits_for_no_rollout(world: World) -> None:
     pooled(world, "Mooncake", stores=2).settle()
     pooled(world, "Disabled").reconcile()
     assert world.condition("Reconciling")["reason"] == "Replacing"
@@ -115,7 +118,7 @@ SETTINGS_OF_A_POOL = st.fixed_dictionaries(
 @settings(max_examples=30)
 @given(first=SETTINGS_OF_A_POOL, second=SETTINGS_OF_A_POOL)
 def test_settings_of_a_pool_change_no_other_pod(
-    make_world: Any, make_resource: Any, first: dict[str, Any], second: dict[str, Any]
+    make_world: type[World], make_resource: MakeResource, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     world = make_world(make_resource(roles={"prefill": {"encoderReplay": True}, "decode": {}}))
     before = planned(pooled(world, "Mooncake", **first))
@@ -131,7 +134,7 @@ def test_settings_of_a_pool_change_no_other_pod(
     assert stores or not all(stays.values()), "lifetimes are in no template"
 
 
-def test_a_number_of_stores_replaces_none(world: Any) -> None:
+def test_a_number_of_stores_replaces_none(world: World) -> None:
     before = planned(pooled(world, "Mooncake", stores=1))
     after = planned(pooled(world, "Mooncake", stores=4))
     assert before.keys() == after.keys()
@@ -147,7 +150,7 @@ def test_a_number_of_stores_replaces_none(world: Any) -> None:
         ("Mooncake", "mooncake://demo-swa-pool.llm.svc:50051"),
     ],
 )
-def test_the_file_says_where_and_how_long(world: Any, mode: str, address: str) -> None:
+def test_the_file_says_where_and_how_long(world: World, mode: str, address: str) -> None:
     from epd_workers.swapool.settings import Settings as Told  # noqa: PLC0415
     from epd_workers.swapool.settings import settings as read_settings  # noqa: PLC0415
 
@@ -157,7 +160,7 @@ def test_the_file_says_where_and_how_long(world: Any, mode: str, address: str) -
 
 
 @pytest.mark.parametrize("mode", KINDS)
-def test_decode_reads_the_file_always_and_prefill_where_there_is_a_pool(world: Any, mode: str) -> None:
+def test_decode_reads_the_file_always_and_prefill_where_there_is_a_pool(world: World, mode: str) -> None:
     pooled(world, mode)
     for role, reads in (("decode", True), ("prefill", mode != "Disabled")):
         actual, volumes = engine(world, role)
@@ -174,7 +177,7 @@ def test_decode_reads_the_file_always_and_prefill_where_there_is_a_pool(world: A
         assert words["--tenant"] == "llm/demo"
 
 
-def test_templates_stored_by_an_older_release_stay(world: Any) -> None:
+def test_templates_stored_by_an_older_release_stay(world: World) -> None:
     # A release that knew no pool stored a decode template without its mount; turning a pool on restarts no such pod.
     world.reconcile()
     (stored,) = (
@@ -192,7 +195,7 @@ def test_templates_stored_by_an_older_release_stay(world: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["Valkey", "Mooncake"])
-def test_a_newer_operator_restarts_no_pod_of_a_pool(world: Any, mode: str) -> None:
+def test_a_newer_operator_restarts_no_pod_of_a_pool(world: World, mode: str) -> None:
     pooled(world, mode).settle()
     before = pool_of(world)
     world.settings = Settings(router_image="r:9", worker_image="w:9", version="9.9.9")
@@ -203,7 +206,7 @@ def test_a_newer_operator_restarts_no_pod_of_a_pool(world: Any, mode: str) -> No
 
 
 @pytest.mark.parametrize("mode", ["Valkey", "Mooncake"])
-def test_deleting_what_is_stored_of_a_server_gives_it_the_running_release_s_image(world: Any, mode: str) -> None:
+def test_deleting_what_is_stored_of_a_server_gives_it_the_running_release_s_image(world: World, mode: str) -> None:
     pooled(world, mode).settle()
     engines = world.maker("prefill")["spec"]["template"]
     world.settings = Settings(router_image="r:9", worker_image="w:9", version="9.9.9")
@@ -217,7 +220,7 @@ def test_deleting_what_is_stored_of_a_server_gives_it_the_running_release_s_imag
 
 
 @pytest.mark.parametrize("memory", ["16Mi", "100Mi", "640Mi", "8Gi", "1.5Gi", "2G", "100Gi"])
-def test_memory_leaves_room_beside_the_windows(world: Any, memory: str) -> None:
+def test_memory_leaves_room_beside_the_windows(world: World, memory: str) -> None:
     asked = int(quantity.parse(memory) or 0)
 
     def limit(name: str) -> int:
@@ -238,7 +241,7 @@ def test_memory_leaves_room_beside_the_windows(world: Any, memory: str) -> None:
     assert limit("demo-swa-pool") == 512 * MIB
 
 
-def test_the_supervisor_understands_every_command_line(world: Any) -> None:
+def test_the_supervisor_understands_every_command_line(world: World) -> None:
     from epd_workers.swapool.server.options import MasterOptions, StoreOptions, ValkeyOptions, parse  # noqa: PLC0415
 
     pooled(world, "Valkey", memory="1Gi")
@@ -249,7 +252,7 @@ def test_the_supervisor_understands_every_command_line(world: Any) -> None:
     assert parse(container(world, "demo-swa-pool-store")["args"]) == store
 
 
-def test_stores_are_replaced_one_at_a_time_with_a_pause_and_spread(world: Any) -> None:
+def test_stores_are_replaced_one_at_a_time_with_a_pause_and_spread(world: World) -> None:
     pooled(world, "Mooncake", stores=3)
     spec = planned(world)["Deployment", "demo-swa-pool-store"]["spec"]
     assert (spec["replicas"], spec["minReadySeconds"]) == (3, 10)
@@ -266,12 +269,12 @@ def test_stores_are_replaced_one_at_a_time_with_a_pause_and_spread(world: Any) -
 
 
 @pytest.mark.parametrize("mode", ["Valkey", "Mooncake"])
-def test_there_are_never_two_of_the_one_server(world: Any, mode: str) -> None:
+def test_there_are_never_two_of_the_one_server(world: World, mode: str) -> None:
     spec = planned(pooled(world, mode))["Deployment", "demo-swa-pool"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_placement_is_the_user_s(world: Any) -> None:
+def test_placement_is_the_user_s(world: World) -> None:
     pod = {
         "nodeSelector": {"pool": "memory"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -315,7 +318,7 @@ PORTS = {
 
 
 @pytest.mark.parametrize(("mode", "part"), PORTS)
-def test_prefill_and_decode_alone_reach_a_pool_and_both_ends_admit_it(world: Any, mode: str, part: str) -> None:
+def test_prefill_and_decode_alone_reach_a_pool_and_both_ends_admit_it(world: World, mode: str, part: str) -> None:
     world.role("encode")
     pooled(world, mode)
     actual = planned(world)
@@ -329,7 +332,7 @@ def test_prefill_and_decode_alone_reach_a_pool_and_both_ends_admit_it(world: Any
     assert not [rule for rule in pool["egress"] if admits(rule, "prefill") or admits(rule, "router")]
 
 
-def test_stores_reach_their_master_and_scrapers_the_metrics(world: Any) -> None:
+def test_stores_reach_their_master_and_scrapers_the_metrics(world: World) -> None:
     pooled(world, "Mooncake")
     actual = planned(world)
     assert ports(actual["NetworkPolicy", "demo-swa-pool"]["spec"]["ingress"], "swa-pool-store") == {(50051, 50051)}
@@ -346,7 +349,7 @@ def test_stores_reach_their_master_and_scrapers_the_metrics(world: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["off", "a role on its nodes' network"])
-def test_no_policy_names_what_it_cannot(world: Any, how: str) -> None:
+def test_no_policy_names_what_it_cannot(world: World, how: str) -> None:
     pooled(world, "Mooncake")
     if how == "off":
         world.edit(networkPolicy={"enabled": False})
@@ -355,7 +358,7 @@ def test_no_policy_names_what_it_cannot(world: Any, how: str) -> None:
     assert not [name for kind, name in pool_of(world) if kind == "NetworkPolicy"]
 
 
-def test_a_pool_s_pods_have_their_own_resource_s_labels_and_no_role(world: Any) -> None:
+def test_a_pool_s_pods_have_their_own_resource_s_labels_and_no_role(world: World) -> None:
     # The registrar and the headless Service look for the role's label: a pool's pod must never be taken for an engine.
     pooled(world, "Mooncake")
     for name in ("demo-swa-pool", "demo-swa-pool-store"):
@@ -365,7 +368,7 @@ def test_a_pool_s_pods_have_their_own_resource_s_labels_and_no_role(world: Any) 
         assert labels[names.LABEL_REVISION]
 
 
-def test_the_longest_name_still_fits(make_world: Any, make_resource: Any) -> None:
+def test_the_longest_name_still_fits(make_world: type[World], make_resource: MakeResource) -> None:
     cr = make_resource(roles={"prefill": {"encoderReplay": True}, "decode": {}}, swaPool={"mode": "Mooncake"})
     cr["metadata"]["name"] = "a" * names.MAX_NAME
     assert max(len(obj["metadata"]["name"]) for obj in make_world(cr).plan().objects) <= 63

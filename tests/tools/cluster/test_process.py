@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.polling import until
 from tools.cluster import process
 
 if TYPE_CHECKING:
@@ -36,13 +37,6 @@ def pid_file(tmp_path: Path) -> Iterator[Path]:
 def launch(pid_file: Path, *argv: str) -> process.Record:
     log = pid_file.parent.parent / "thing.log"
     return process.start(pid_file, argv, log=log, fingerprint="abc", env={"PATH": os.environ["PATH"]})
-
-
-def wait_for(text: str, log: Path) -> None:
-    deadline = time.monotonic() + 20
-    while text not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_started_process_is_found_again_by_its_file(pid_file: Path) -> None:
@@ -96,7 +90,8 @@ def test_a_process_that_ended_but_was_not_reaped_is_dead(pid_file: Path) -> None
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(pid_file: Path) -> None:
     record = launch(pid_file, sys.executable, "-c", STUBBORN)
-    wait_for("deaf", pid_file.parent.parent / "thing.log")
+    log = pid_file.parent.parent / "thing.log"
+    until(lambda: "deaf" in log.read_text())
     began = time.monotonic()
     assert process.stop(pid_file, grace_seconds=0.3)
     assert 0.3 <= time.monotonic() - began < 5
@@ -122,7 +117,7 @@ def test_output_goes_to_the_log_and_a_long_log_is_set_aside(pid_file: Path, monk
     log = pid_file.parent.parent / "thing.log"
     log.write_text("long ago\n")
     launch(pid_file, "/bin/sh", "-c", "echo out; echo err >&2; sleep 60")
-    wait_for("err", log)
+    until(lambda: "err" in log.read_text())
     assert log.read_text() == "out\nerr\n"
     assert log.with_name("thing.log.1").read_text() == "long ago\n"
 

@@ -20,9 +20,10 @@ from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.key import Key
 from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, until
+from tests.support.polling import until
+from tests.support.rendered import containers, line
+from tests.swapool.servers import MooncakeMaster, MooncakeStore
 from tests.swapool.windows import PATIENT, RELEASED, count, rows
-from tests.tools.differential.test_render import containers, line
 from tools.differential import environment
 from tools.differential.storage import LAYERS, PAGE
 

@@ -1,4 +1,4 @@
-"""Twenty deployments whose pods are on fake nodes, and what the API server's audit log says of the operator."""
+"""Twenty deployments whose pods are on fake nodes, and what the operator that looks after them takes up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from e2e.kube import API_VERSION, KIND, Kube, Object, conditions, ready_pods, until
+from e2e.samples import sample
 from e2e.stack import OPERATOR_NAMESPACE
-from e2e.tests.samples import sample
+from epd_operator.api.names import LABEL_INSTANCE, MANAGED_SELECTOR
 from tools.cluster import access, kwok
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ MANY = 20
 POOLED = 1
 """The one that has a pool of windows, of a master and a store."""
 PODS = MANY * 4 + 2
-WRITES = {"create", "update", "patch", "delete", "deletecollection"}
-ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:epd-operator"
 FAKE = {"e2e.epd.dev/nodes": "fake"}
 
 
@@ -40,37 +37,9 @@ def resident_bytes(kube: Kube, pod: Object) -> float:
     return float(line.split()[1])
 
 
-def holder(kube: Kube) -> str:
-    """The lease holder's identity; it starts with the holder's pod name."""
-    lease = kube.get("coordination.k8s.io/v1", "Lease", OPERATOR_NAMESPACE, "epd-operator") or {}
-    return str(lease.get("spec", {}).get("holderIdentity") or "")
-
-
-def writes(*, since: dt.datetime) -> list[Object]:
-    """The operator's writes that the API server's audit log has seen, the lease and events left out."""
-    log = access.audit_log()
-    if log is None:
-        pytest.skip("this cluster's audit log cannot be read (only the local cluster's can)")
-    actual = []
-    for line in log.read_text().splitlines():
-        record = json.loads(line)
-        if record["stage"] != "ResponseComplete" or record["verb"] not in WRITES:
-            continue
-        at = dt.datetime.fromisoformat(record["requestReceivedTimestamp"])
-        resource = record.get("objectRef", {}).get("resource")
-        if record["user"].get("username") == ACCOUNT and at >= since and resource not in {"leases", "events"}:
-            actual.append(record)
-    return actual
-
-
 def now() -> dt.datetime:
     """The time, as the audit log tells it."""
     return dt.datetime.now(dt.UTC)
-
-
-def spelled(records: list[Object]) -> Counter[str]:
-    """Writes as a person reads them."""
-    return Counter(f"{record['verb']} {record['requestURI'].partition('?')[0]}" for record in records)
 
 
 def onto_fake_nodes(kube: Kube) -> None:
@@ -104,7 +73,7 @@ def onto_fake_nodes(kube: Kube) -> None:
 
 def first_child_after(kube: Kube, namespace: str, name: str, applied: float, bound: float) -> float:
     """Seconds from the apply to the first object that the operator made."""
-    selector = f"app.kubernetes.io/instance={name},app.kubernetes.io/managed-by=epd-operator"
+    selector = f"{LABEL_INSTANCE}={name},{MANAGED_SELECTOR}"
     until(
         f"a child of {name}",
         lambda: kube.find("v1", "ServiceAccount", namespace, selector),
