@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.epd.fleet import NotStarted
 from bench.swapool import figure, latency, replay, turn
-from bench.swapool.report import Report
+from bench.swapool.results import Results
 from bench.swapool.table import text
 from bench.swapool.trace import turns
 
@@ -65,25 +65,25 @@ def parse(words: Sequence[str] | None = None) -> Options:
     )
 
 
-def measure(options: Options, folder: Path) -> Report:
+def measure(options: Options, folder: Path) -> Results:
     """All parts that are asked for.
 
     Raises:
         NotStarted: A server did not start.
         RuntimeError: The pool did not do what was to be timed.
     """
-    report = Report()
+    results = Results()
     if "latency" in options.parts:
         amount = _QUICK_LATENCY if options.quick else latency.Effort()
         points = (point for engine in latency.ENGINES for point in latency.measure(engine, amount, folder, _tell))
-        report = Report(latency=tuple(points))
+        results = Results(latency=tuple(points))
     if "turns" in options.parts:
         effort = _QUICK_TURNS if options.quick else turn.Effort()
-        report = Report(report.latency, tuple(turn.measure(effort, folder, _tell)))
+        results = Results(results.latency, tuple(turn.measure(effort, folder, _tell)))
     if "hits" in options.parts:
         grid = _QUICK_HITS if options.quick else (replay.TTLS, replay.WINDOWS, replay.COPIES)
-        report = Report(report.latency, report.turns, tuple(_cells(*grid)))
-    return report
+        results = Results(results.latency, results.turns, tuple(_cells(*grid)))
+    return results
 
 
 def _cells(ttls: Sequence[float], windows: Sequence[int], copies: Sequence[int]) -> list[replay.Cell]:
@@ -103,14 +103,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parse(words)
     with tempfile.TemporaryDirectory() as name:
         try:
-            report = measure(options, Path(name))
+            results = measure(options, Path(name))
         except (NotStarted, RuntimeError) as error:
             print(f"python -m bench.swapool: {error}", file=sys.stderr)
             return 1
     if options.plots is not None:
-        for path in figure.draw(report, options.plots):
+        for path in figure.draw(results, options.plots):
             _tell(f"drawn: {path}")
-    print(json.dumps(report.to_json()) if options.json else text(report))
+    print(json.dumps(results.to_json()) if options.json else text(results))
     return 0
 
 

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from bench.swapool.latency import Operation
     from bench.swapool.latency import Point as Latency
     from bench.swapool.replay import Cell
-    from bench.swapool.report import Report
+    from bench.swapool.results import Results
     from bench.swapool.turn import Point as Turn
 
 _COLOURS: Final = ("#2f6f73", "#c8553d", "#b8a99a", "#5b5f97", "#8fae5d")
 _GRID: Final = "#e6e0da"
 
 
-def draw(report: Report, folder: Path) -> Iterator[Path]:
+def draw(results: Results, folder: Path) -> Iterator[Path]:
     """Write a plot for each part that there is; their files."""
-    if report.latency:
-        yield _latency(report.latency, folder / "swapool-latency.svg")
-    if report.turns:
-        yield _turns(report.turns, folder / "swapool-turns.svg")
-    if report.hits:
-        yield _hits(report.hits, folder / "swapool-hits.svg")
+    if results.latency:
+        yield _latency(results.latency, folder / "swapool-latency.svg")
+    if results.turns:
+        yield _turns(results.turns, folder / "swapool-turns.svg")
+    if results.hits:
+        yield _hits(results.hits, folder / "swapool-hits.svg")
 
 
 def _latency(points: Sequence[Latency], path: Path) -> Path:

@@ -11,7 +11,7 @@ from bench.swapool.trace import PAGE, WINDOW, Turn, rate
 from epd_operator.cli import pool_sizing
 from epd_workers.swapool.key import Key, Namespace
 from epd_workers.swapool.memory import Memory
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +91,7 @@ def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cel
     """
     clock = _Clock()
     memory = windows * (SPACE.largest + pool_sizing.ENTRY_BYTES)
-    pool = Pool(Memory(memory, clock), SPACE.largest, clock=clock)
+    pool = WindowPool(Memory(memory, clock), SPACE.largest, clock=clock)
     spaces = [SPACE.salted(str(number)) for number in range(copies)]
     seen: list[set[Boundary]] = [set() for _ in spaces]
     returning = hits = 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.spread import Spread
     from bench.swapool.latency import Point as Latency
     from bench.swapool.replay import Cell
-    from bench.swapool.report import Report
+    from bench.swapool.results import Results
     from bench.swapool.turn import Point as Turn
 
 LATENCY: Final = """\
@@ -32,15 +32,15 @@ that the pool holds in columns. The trace (kvcache-ai/Mooncake, FAST'25, convers
 side by side."""
 
 
-def text(report: Report) -> str:
+def text(results: Results) -> str:
     """The parts that there are, each with what it means."""
     parts = []
-    if report.latency:
-        parts.append([*_latency(report.latency), "", LATENCY])
-    if report.turns:
-        parts.append([*_turns(report.turns), "", TURNS])
-    if report.hits:
-        parts.append([*_hits(report.hits), "", HITS])
+    if results.latency:
+        parts.append([*_latency(results.latency), "", LATENCY])
+    if results.turns:
+        parts.append([*_turns(results.turns), "", TURNS])
+    if results.hits:
+        parts.append([*_hits(results.hits), "", HITS])
     return "\n\n".join("\n".join(part) for part in parts)
 
 

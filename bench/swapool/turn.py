@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from bench.swapool.servers import Pool
+    from bench.swapool.servers import RunningPool
 
 State = Literal["no pool", "hit", "miss", "frozen, first", "frozen, next"]
 STATES: Final[tuple[State, ...]] = ("no pool", "hit", "miss", "frozen, first", "frozen, next")
@@ -107,7 +107,7 @@ class _Server:
 class _Bench:
     """A server with a pool, another without, and conversations that nobody has had before."""
 
-    def __init__(self, pooled: _Server, alone: _Server, pool: Pool) -> None:
+    def __init__(self, pooled: _Server, alone: _Server, pool: RunningPool) -> None:
         self._pooled = pooled
         self._alone = alone
         self._pool = pool

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from epd_workers.swapool.address import engine
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 from tests.swapool.servers import MooncakeMaster, MooncakeStore, Supervised, ValkeyServer
 from tests.swapool.windows import SPACE
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Opening(Protocol):
     """Opens a pool that is closed after the test."""
 
-    def __call__(self, address: str, space: Namespace = SPACE, **options: Any) -> Pool: ...
+    def __call__(self, address: str, space: Namespace = SPACE, **options: Any) -> WindowPool: ...
 
 
 class Running(Protocol):
@@ -34,8 +34,8 @@ class Running(Protocol):
 def opened() -> Iterator[Opening]:
     with ExitStack() as stack:
 
-        def make(address: str, space: Namespace = SPACE, **options: Any) -> Pool:
-            pool = Pool(engine(address), space.largest, **options)
+        def make(address: str, space: Namespace = SPACE, **options: Any) -> WindowPool:
+            pool = WindowPool(engine(address), space.largest, **options)
             stack.callback(pool.close)
             return pool
 

@@ -314,7 +314,7 @@ def test_a_pool_that_is_given_up_is_out_of_the_books_and_of_memory(tied: Tied, f
         return metrics.registry.get_sample_value("swapool_breaker_open", {"operation": "get"})
 
     until(lambda: begin(connection, 1).wait() is None and opened() == 1)
-    pool = weakref.ref(cast("Any", connection)._tie.pool)
+    pool = weakref.ref(cast("Any", connection)._active.pool)
     replace(file, "{}")
     until(lambda: not connection.active)
     until(lambda: pool() is None)

@@ -16,7 +16,7 @@ import pytest
 
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 from tests.swapool.servers import MooncakeMaster, MooncakeStore, free_port, until
 from tests.swapool.test_valkey import are_held, recovered, share_a_key, survives, use_at_once
 from tests.swapool.windows import (
@@ -46,8 +46,8 @@ JOIN = 10.0
 
 
 @pytest.fixture
-def join(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> Callable[..., Pool]:
-    def joined(**options: Any) -> Pool:
+def join(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> Callable[..., WindowPool]:
+    def joined(**options: Any) -> WindowPool:
         pool = opened(f"mooncake://{master.address}", **options)
         until(lambda: recovered(pool), JOIN)
         return pool
@@ -65,7 +65,7 @@ def helpers(process: int) -> list[int]:
     return [each for each in started if b"swapool.agent" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
-def test_there_and_back(join: Callable[..., Pool]) -> None:
+def test_there_and_back(join: Callable[..., WindowPool]) -> None:
     pool = join()
     names = fill(pool, 5)
     assert all(are_held(pool, names))
@@ -76,7 +76,7 @@ def test_there_and_back(join: Callable[..., Pool]) -> None:
     assert not pool.fault
 
 
-def test_age_is_checked_where_the_store_knows_none(join: Callable[..., Pool]) -> None:
+def test_age_is_checked_where_the_store_knows_none(join: Callable[..., WindowPool]) -> None:
     now = [time.time() - 400]
     writer = join(clock=lambda: now[0])
     names = fill(writer, 2)
@@ -85,7 +85,7 @@ def test_age_is_checked_where_the_store_knows_none(join: Callable[..., Pool]) ->
     assert count(reader, "get", "expired") == 2
 
 
-def test_two_writers_of_one_key(join: Callable[..., Pool]) -> None:
+def test_two_writers_of_one_key(join: Callable[..., WindowPool]) -> None:
     share_a_key([join(), join()], join())
 
 
@@ -128,7 +128,7 @@ class Gaps:
             last = now
 
 
-def test_store_frozen(join: Callable[..., Pool], store: MooncakeStore) -> None:
+def test_store_frozen(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
     """A call that would hang for 30 s is ended with its process; the next finds a new one."""
     pool = join()
     names = fill(pool, 5)
@@ -140,7 +140,9 @@ def test_store_frozen(join: Callable[..., Pool], store: MooncakeStore) -> None:
     assert len(helpers(os.getpid())) == 1
 
 
-def test_store_killed(join: Callable[..., Pool], store: MooncakeStore, master: MooncakeMaster, tmp_path: Path) -> None:
+def test_store_killed(
+    join: Callable[..., WindowPool], store: MooncakeStore, master: MooncakeMaster, tmp_path: Path
+) -> None:
     pool = join()
     names = fill(pool, 5)
     store.kill()
@@ -152,7 +154,7 @@ def test_store_killed(join: Callable[..., Pool], store: MooncakeStore, master: M
         other.kill()
 
 
-def test_master_frozen(join: Callable[..., Pool], master: MooncakeMaster) -> None:
+def test_master_frozen(join: Callable[..., WindowPool], master: MooncakeMaster) -> None:
     pool = join()
     names = fill(pool, 5)
     master.freeze()
@@ -182,7 +184,7 @@ def test_full(tmp_path: Path, opened: Opening) -> None:
         master.kill()
 
 
-def test_wrong_answers(join: Callable[..., Pool], master: MooncakeMaster) -> None:
+def test_wrong_answers(join: Callable[..., WindowPool], master: MooncakeMaster) -> None:
     """What another writer left under our name."""
     pool = join()
     data = rows(key(1))
@@ -213,17 +215,17 @@ def test_wrong_answers(join: Callable[..., Pool], master: MooncakeMaster) -> Non
 
 
 @pytest.mark.nightly
-def test_many_at_once(join: Callable[..., Pool]) -> None:
+def test_many_at_once(join: Callable[..., WindowPool]) -> None:
     use_at_once(join(depth=64))
 
 
 @pytest.mark.nightly
-def test_freezes_and_thaws_for_a_minute(join: Callable[..., Pool], store: MooncakeStore) -> None:
+def test_freezes_and_thaws_for_a_minute(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
     survives(store, join())
     assert len(helpers(os.getpid())) == 1
 
 
-def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., Pool], store: MooncakeStore) -> None:
+def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
     pool = join(breakers=Never)
     names = fill(pool, 8)
     made, connected = threads(), descriptors()
@@ -238,7 +240,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., Pool], st
     assert len(helpers(os.getpid())) == 1
 
 
-def test_the_helper_dies(join: Callable[..., Pool]) -> None:
+def test_the_helper_dies(join: Callable[..., WindowPool]) -> None:
     pool = join()
     names = fill(pool, 3)
     os.kill(helpers(os.getpid())[0], signal.SIGKILL)
@@ -248,7 +250,7 @@ def test_the_helper_dies(join: Callable[..., Pool]) -> None:
 
 def test_closing_leaves_no_process(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> None:
     before = descriptors()
-    pool = Pool(engine(f"mooncake://{master.address}"), SPACE.largest)
+    pool = WindowPool(engine(f"mooncake://{master.address}"), SPACE.largest)
     until(lambda: recovered(pool), JOIN)
     store.freeze()
     pool.get(key(7), DEADLINE)
@@ -264,9 +266,9 @@ def test_closing_leaves_no_process(opened: Opening, master: MooncakeMaster, stor
 ENDING = """
 import sys, time
 from epd_workers.swapool.address import engine
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 from tests.swapool.windows import SPACE, key, rows
-pool = Pool(engine(sys.argv[1]), SPACE.largest)
+pool = WindowPool(engine(sys.argv[1]), SPACE.largest)
 while pool.get(key(1), 1.0) is None:
     pool.put(key(1), rows(key(1)), 300)
     pool.drain(5)

@@ -16,7 +16,7 @@ import pytest
 
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import SIZE, seal
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 from tests.swapool.servers import Server, ValkeyServer, Wire, free_port, until
 from tests.swapool.windows import (
     DEADLINE,
@@ -69,7 +69,7 @@ def wire(server: ValkeyServer) -> Iterator[Wire]:
     wire.close()
 
 
-def are_held(pool: Pool, names: list[Key]) -> list[bool]:
+def are_held(pool: WindowPool, names: list[Key]) -> list[bool]:
     data = [pool.get(name, PATIENT) for name in names]
     assert all(each is None or each == rows(name) for each, name in zip(data, names, strict=True))
     return [each is not None for each in data]
@@ -121,7 +121,7 @@ def test_unreachable_at_start(tmp_path: Path, opened: Opening) -> None:
         server.kill()
 
 
-def recovered(pool: Pool) -> bool:
+def recovered(pool: WindowPool) -> bool:
     pool.put(key(7), rows(key(7)), 300)
     pool.drain(PATIENT)
     return pool.get(key(7), 1.0) == rows(key(7))
@@ -298,12 +298,12 @@ def test_not_a_valkey_server(opened: Opening) -> None:
             other.kill()
 
 
-def share_a_key(writers: list[Pool], reader: Pool) -> None:
+def share_a_key(writers: list[WindowPool], reader: WindowPool) -> None:
     """Two prefills store the same conversation at the same time: a reader sees one of the two, whole."""
     name, other = key(1), rows(key(99))
     ended = threading.Event()
 
-    def write(pool: Pool, data: bytes) -> None:
+    def write(pool: WindowPool, data: bytes) -> None:
         while not ended.is_set():
             pool.put(name, data, 300)
             pool.drain(PATIENT)
@@ -357,7 +357,7 @@ def test_two_deployments_on_one_server(server: ValkeyServer, opened: Opening) ->
     assert all(are_held(pool, [key(1, space) for space in spaces]))
 
 
-def use_at_once(pool: Pool, rounds: int = 60) -> None:
+def use_at_once(pool: WindowPool, rounds: int = 60) -> None:
     """Many requests at a time, each with windows of its own and some in common: each gets its own rows or nothing."""
     wrong: list[Key] = []
 
@@ -389,7 +389,7 @@ def test_freezes_and_thaws_for_a_minute(server: ValkeyServer, opened: Opening) -
     survives(server, opened(server.url))
 
 
-def survives(server: Server, pool: Pool) -> None:
+def survives(server: Server, pool: WindowPool) -> None:
     """A server that comes and goes, under four users: no lookup fails or waits, and nothing grows."""
     names = fill(pool, 8)
     seconds: list[float] = []
@@ -428,7 +428,7 @@ def survives(server: Server, pool: Pool) -> None:
 @pytest.mark.nightly
 def test_a_storm_of_timeouts_leaves_nothing_behind(server: ValkeyServer) -> None:
     before, open_files = threads(), descriptors()
-    pool = Pool(engine(server.url), SPACE.largest, breakers=Never)
+    pool = WindowPool(engine(server.url), SPACE.largest, breakers=Never)
     names = fill(pool, 8)
     assert all(are_held(pool, names))
     made, connected = threads(), descriptors()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import epd_kernels
-from epd_kernels.gate import limits, measurement, report, rule
+from epd_kernels.gate import limits, measurement, rule, table
 from epd_kernels.gate.target import TARGETS
 from epd_kernels.warmup import OPERATIONS
 
@@ -53,7 +53,7 @@ def test_every_stream_is_a_parameter() -> None:
 
 
 def test_the_page_for_readers_is_current() -> None:
-    message = report.markdown(measured())
+    message = table.markdown(measured())
     assert PAGE.read_text() == message, "write it anew with python -m epd_kernels.gate --write"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_workers.reference.engine.job import Job
-from epd_workers.reference.engine.key import pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work

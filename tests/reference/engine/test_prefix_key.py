@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.engine.job import Job
-from epd_workers.reference.engine.key import Names, chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import Names, chain, pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from tests.reference.engine.tiny import SHORT, picture, text
 

@@ -15,7 +15,7 @@ from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.model.replay import PRESETS
 from epd_workers.swapool.key import Key
 from epd_workers.swapool.memory import Memory
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 from tests.reference.engine.loop import Loop
 from tests.reference.engine.tiny import SHORT, check_clean, idle, limits, memory_of, picture, text
 from tests.reference.small import WINDOW
@@ -53,7 +53,7 @@ class Windows:
     ) -> None:
         self.space, self.deadline, self.ttl = space, deadline, ttl
         self.holder: Holder = Memory(64 << 20) if holder is None else holder
-        self.pool = Pool(self.holder, space.largest, clock=clock)
+        self.pool = WindowPool(self.holder, space.largest, clock=clock)
         self.asked: list[Key] = []
         self.given: list[tuple[int, bool]] = []
         self.ran_again = self.spared = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from epd_workers.reference.engine.key import chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import chain, pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.engine.store import Stores

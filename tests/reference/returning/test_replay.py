@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epd_workers.reference.engine.key import chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import chain, pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.store import Stores
 from epd_workers.reference.model.replay import PRESETS

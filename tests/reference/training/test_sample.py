@@ -87,18 +87,18 @@ def test_cells_say_what_stands_where(seed: int, size: tuple[int, int]) -> None:
 
 @settings(max_examples=15)
 @given(st.integers(0, 1000))
-def test_what_is_recalled_was_said_before(seed: int) -> None:
+def test_what_is_mentioned_again_was_stated_before(seed: int) -> None:
     batch = WRITER.story_batch(Random(seed), 2, 60, 4, 0.5)
-    again = batch.recalls[batch.recalls[:, 1] != batch.recalls[:, 2]].tolist()
-    assert len(again) >= 8
-    for row, before, message, *_ in again:
+    later = batch.mentions[batch.mentions[:, 1] != batch.mentions[:, 2]].tolist()
+    assert len(later) >= 8
+    for row, before, stated, *_ in later:
         ids = batch.ids[row].tolist()
-        word = TOKENIZER.token_text(ids[message])
-        assert message < before
+        word = TOKENIZER.token_text(ids[stated])
+        assert stated < before
         # "asks for" may open an answer: For plums.
         assert word == TOKENIZER.token_text(ids[before + 1])
-        assert TOKENIZER.token_text(ids[message + 1]) == TOKENIZER.token_text(ids[before + 2]) == "."
-    assert batch.aims.tolist() == [recall[:3] for recall in again]
+        assert TOKENIZER.token_text(ids[stated + 1]) == TOKENIZER.token_text(ids[before + 2]) == "."
+    assert batch.aims.tolist() == [mention[:3] for mention in later]
 
 
 @settings(max_examples=30)

@@ -12,7 +12,7 @@ FORM: Final = '{"address": "valkey://HOST:6379", "ttl": 300.0, "deadline": 0.02}
 
 
 @dataclass(frozen=True)
-class Settings:
+class PoolSettings:
     """Where windows are, and how long they and their lookups may last.
 
     Attributes:
@@ -26,7 +26,7 @@ class Settings:
     deadline: float = 0.02
 
 
-def settings(text: bytes) -> Settings | None:
+def parse(text: bytes) -> PoolSettings | None:
     """Return what the file says; None if it says that there is no pool.
 
     Args:
@@ -43,11 +43,11 @@ def settings(text: bytes) -> Settings | None:
         return None
     if wrong := _wrong(given) if isinstance(given, dict) else ["it is no JSON object"]:
         raise ValueError(f"{'; '.join(wrong)}: give {FORM}")
-    return Settings(**given)
+    return PoolSettings(**given)
 
 
 def _wrong(given: dict[str, Any]) -> list[str]:
-    known = [field.name for field in fields(Settings)]
+    known = [field.name for field in fields(PoolSettings)]
     wrong = [f"{name!r} is none of its fields" for name in given if name not in known]
     address = given.get("address")
     if not isinstance(address, str) or not address:

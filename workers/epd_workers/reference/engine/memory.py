@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.cache.prefix import PrefixStats
     from epd_workers.reference.cache.sequence import Sequence
-    from epd_workers.reference.engine.prefetch import Found
+    from epd_workers.reference.engine.prefetch import Prefetched
     from epd_workers.reference.engine.request import Limits
 
 
@@ -97,7 +97,7 @@ class Memory:
         """Tokens whose pages are here."""
         return self._tree.match(key, salt).tokens if self._cache else 0
 
-    def begin(self, sequence: Sequence, key: Values[int], salt: str, result: Found) -> Start:
+    def begin(self, sequence: Sequence, key: Values[int], salt: str, prefetched: Prefetched) -> Start:
         """Begin an empty sequence with what there is of its prompt; at least one token is left to run.
 
         Without encoder replay that ends where the tree has the windows too, and with decoder replay a window before the
@@ -108,7 +108,7 @@ class Memory:
             sequence: The prompt's.
             key: Names of its tokens.
             salt: Whom it may share with.
-            result: What others had left; the caller writes it into the pages that are reserved here.
+            prefetched: What others had left; the caller writes it into the pages that are reserved here.
         """
         if not self._cache:
             return Start()
@@ -117,7 +117,7 @@ class Memory:
             tokens = self._tree.usable(match, rerun=self.rerun)
             self._tree.acquire(sequence, match, tokens)
             return Start(tokens, least=self.rerun)
-        start = self._start(len(key), match.tokens, result)
+        start = self._start(len(key), match.tokens, prefetched)
         stored = start.stored * self.geometry.page_size
         self._tree.acquire(sequence, match, start.hit - stored, windows=False, restored=stored)
         lowest = start.windows_from if start.adopted else None
@@ -126,7 +126,7 @@ class Memory:
         sequence.advance(stored)
         return start
 
-    def _start(self, tokens: int, matched: int, result: Found) -> Start:
+    def _start(self, tokens: int, matched: int, prefetched: Prefetched) -> Start:
         """The one verdict: adopt the window, or run the rows before the last page again.
 
         A window that was asked for long ago may end far before the pages that have come since: running all behind it
@@ -135,17 +135,17 @@ class Memory:
         Args:
             tokens: Length of the prompt.
             matched: Tokens whose pages are here.
-            result: What others had left.
+            prefetched: What others had left.
         """
         size, window = self.geometry.page_size, self.geometry.window
-        stored = (result.first + len(result.pages)) * size if result.first * size <= matched else 0
+        stored = (prefetched.first + len(prefetched.pages)) * size if prefetched.first * size <= matched else 0
         reach = max(matched, stored)
         hit = self._floor(min(reach, tokens - 1))
         again = min(hit, window)
         least, most = max(size, self._floor(hit - again)), min(reach, tokens - self.rerun)
-        if result.window is None or not least <= result.position <= most:
+        if prefetched.window is None or not least <= prefetched.position <= most:
             return Start(hit, again, windows_from=hit - again, stored=max(0, hit - matched) // size)
-        adopted, kept = result.position, min(result.position, window)
+        adopted, kept = prefetched.position, min(prefetched.position, window)
         return Start(
             adopted,
             least=self.rerun,

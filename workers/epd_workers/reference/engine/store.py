@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from epd_workers.reference.cache.disk.page import StoredPage
+    from epd_workers.reference.engine.request import Limits
     from epd_workers.swapool.header import Window
 
 
@@ -108,6 +109,10 @@ class Stores:
     windows: WindowStore | None = None
     pages: PageStore | None = None
     approximate: bool = False
+
+    def used_with(self, limits: Limits) -> bool:
+        """Whether prompts take part in them: windows of the pool replace what encoder replay would bring back."""
+        return (self.windows is not None or self.pages is not None) and limits.encoder_replay and limits.prefix_cache
 
 
 ALONE: Final = Stores()
