@@ -18,14 +18,16 @@ from epd_workers.swapool.connection import Connection
 from epd_workers.swapool.history import PoolReport
 from epd_workers.swapool.metrics import Metrics
 from epd_workers.swapool.mooncake import Mooncake
-from tests.swapool.servers import ValkeyServer, free_port, until
-from tests.swapool.windows import PATIENT, SLACK, SPACE, descriptors, key, rows, threads
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.windows import PATIENT, SLACK, SPACE, descriptors, key, rows, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from epd_workers.swapool.lookup import Lookup
+    from tests.support.swapool.servers import ValkeyServer
 
 MEMORY = "memory:?bytes=100000000"
 PERIOD = 0.02

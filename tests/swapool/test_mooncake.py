@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,11 @@ import pytest
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import WindowPool
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, free_port, until
-from tests.swapool.test_valkey import are_held, recovered, share_a_key, survives, use_at_once
-from tests.swapool.windows import (
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.pools import JOIN, Gaps, are_held, recovered, share_a_key, survives, use_at_once
+from tests.support.swapool.servers import MooncakeMaster, MooncakeStore
+from tests.support.swapool.windows import (
     DEADLINE,
     PATIENT,
     SLACK,
@@ -39,10 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from epd_workers.swapool.key import Key
-    from tests.swapool.conftest import Opening
-
-# Joining takes a while on a busy machine, and the first lookup must not be the one to wait for it.
-JOIN = 10.0
+    from tests.support.swapool.pools import Opening
 
 
 @pytest.fixture
@@ -104,28 +102,6 @@ def test_unreachable_at_start(tmp_path: Path, opened: Opening) -> None:
     finally:
         store.kill()
         master.kill()
-
-
-class Gaps:
-    """Finds out for how long no other thread of this process could run."""
-
-    def __init__(self) -> None:
-        self._longest = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def longest(self) -> float:
-        self._ended.set()
-        self._thread.join()
-        return self._longest
-
-    def _watch(self) -> None:
-        last = time.monotonic()
-        while not self._ended.wait(0.002):
-            now = time.monotonic()
-            self._longest = max(self._longest, now - last)
-            last = now
 
 
 def test_store_frozen(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
@@ -267,7 +243,7 @@ ENDING = """
 import sys, time
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.pool import WindowPool
-from tests.swapool.windows import SPACE, key, rows
+from tests.support.swapool.windows import SPACE, key, rows
 pool = WindowPool(engine(sys.argv[1]), SPACE.largest)
 while pool.get(key(1), 1.0) is None:
     pool.put(key(1), rows(key(1)), 300)

@@ -19,9 +19,9 @@ from epd_workers.swapool.breaker import Breaker
 from epd_workers.swapool.engine import Full, Oversize, Unavailable
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import DEPTH, READERS, WRITERS, WindowPool
-from tests.swapool.servers import until
-from tests.swapool.test_valkey import use_at_once
-from tests.swapool.windows import (
+from tests.support.polling import until
+from tests.support.swapool.pools import use_at_once
+from tests.support.swapool.windows import (
     DEADLINE,
     RELEASED,
     SLACK,
@@ -39,7 +39,7 @@ from tests.swapool.windows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.swapool.conftest import Opening
+    from tests.support.swapool.pools import Opening
 
 MEMORY = "memory:?bytes=100000000"
 

@@ -21,15 +21,17 @@ import valkey
 from epd_workers.swapool.main import main
 from epd_workers.swapool.server.program import Figures, Health, MissingProgram, installed
 from epd_workers.swapool.server.supervisor import supervise
-from tests.swapool.conftest import supervisors
-from tests.swapool.servers import free_port, freeze, until
-from tests.swapool.windows import PATIENT, RELEASED, count, key, rows
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.pools import supervisors
+from tests.support.swapool.servers import freeze
+from tests.support.swapool.windows import PATIENT, RELEASED, count, key, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tests.swapool.conftest import Opening, Running
-    from tests.swapool.servers import Supervised
+    from tests.support.swapool.pools import Opening, Running
+    from tests.support.swapool.servers import Supervised
 
 MEMORY = 64 << 20
 LIMIT = str(MEMORY)

@@ -13,8 +13,8 @@ from epd_kernels.dispatch import TORCH
 from epd_kernels.launching import Launch
 from epd_workers.reference.model.interface import Extend
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.model.configs import tiny
-from tests.reference.model.trunk import Trunk
+from tests.support.reference.configs import tiny
+from tests.support.reference.trunk import Trunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epd_kernels.dispatch import Operations
     from epd_workers.reference.model.forward import Forward
     from epd_workers.reference.model.interface import Output
-    from tests.reference.model.trunk import Request
+    from tests.support.reference.trunk import Request
 
 TRITON = dispatch.load("triton", torch.device("cpu"))
 PLAIN = replace(TORCH, widest=TRITON.widest)

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from epd_workers.reference.cache.disk.tier import FETCHES, PENDING_BYTES, READERS
 from tests.reference.cache.disk import are_stored, ask, chain, data, fill, opened
-from tests.swapool.servers import until
-from tests.swapool.windows import descriptors
+from tests.support.polling import until
+from tests.support.swapool.windows import descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixLease, PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.ledger import Ledger, Loan
-from tests.reference.cache.rows import check_entries, check_windows, geometry, write_rows
+from tests.support.reference.rows import check_entries, check_windows, geometry, write_rows
 
 if TYPE_CHECKING:
     from epd_workers.reference.cache.node import Node

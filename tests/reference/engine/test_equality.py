@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from epd_workers.reference.engine.request import Handover, ImageSpan, Prompt, Sampling, Step
 from epd_workers.reference.engine.sampler import choose, uniform
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.engine.loop import Loop, agrees
-from tests.reference.engine.tiny import (
+from tests.support.reference.engines import (
     GREEDY,
     SHORT,
     answer,
@@ -27,7 +26,8 @@ from tests.reference.engine.tiny import (
     started,
     text,
 )
-from tests.reference.small import WINDOW
+from tests.support.reference.loop import Loop, agrees
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from epd_workers.reference.engine.job import Piece

@@ -13,7 +13,7 @@ from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
 from epd_workers.reference.serving.cache_report import Report
-from tests.reference.engine.tiny import (
+from tests.support.reference.engines import (
     SHORT,
     answer,
     collect,
@@ -23,7 +23,7 @@ from tests.reference.engine.tiny import (
     started,
     text,
 )
-from tests.reference.small import LAYERS, SPLIT, WINDOW
+from tests.support.reference.small import LAYERS, SPLIT, WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,9 @@ from epd_workers.reference.model.replay import PRESETS
 from epd_workers.swapool.key import Key
 from epd_workers.swapool.memory import Memory
 from epd_workers.swapool.pool import WindowPool
-from tests.reference.engine.loop import Loop
-from tests.reference.engine.tiny import SHORT, check_clean, idle, limits, memory_of, picture, text
-from tests.reference.small import WINDOW
+from tests.support.reference.engines import SHORT, check_clean, idle, limits, memory_of, picture, text
+from tests.support.reference.loop import Loop
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence

@@ -15,9 +15,9 @@ from epd_workers.reference.engine.prefetch import Prefetched
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.engine.store import Stores
-from tests.reference.engine.tiny import SHORT, check_clean, text
-from tests.reference.returning.shop import Windows, returning, space_of
-from tests.reference.small import WINDOW
+from tests.reference.returning.deployment import Windows, returning, space_of
+from tests.support.reference.engines import SHORT, check_clean, text
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from epd_workers.reference.engine.job import Event

@@ -11,7 +11,7 @@ from typing_extensions import override
 from epd_workers.reference.cache.disk import StoredPage
 from epd_workers.reference.engine.prefetch import Prefetch, Prefetched
 from epd_workers.reference.engine.store import Stores
-from tests.reference.returning.shop import Windows, space_of
+from tests.reference.returning.deployment import Windows, space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from epd_workers.reference.model.interface import BadImage
 from epd_workers.reference.serving.errors import ApiError
 from epd_workers.reference.serving.media import MediaLimits, load_image, media_session
-from tests.reference.serving.conftest import data_url, png
+from tests.support.reference.serving import data_url, png
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,12 +11,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from epd_workers.reference.model.tokenizer import Tokenizer
-from tests.reference.serving.conftest import SMALL_PICTURE, data_url, png
+from tests.support.reference.serving import SMALL_PICTURE, data_url, png
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.reference.serving.conftest import Fleet
+    from tests.support.reference.serving import Fleet
 
 MODEL = "reference"
 

@@ -10,19 +10,19 @@ import torch
 
 from epd_workers.reference.main import main
 from epd_workers.reference.serving.probe import Question, WrongAnswer
-from tests.reference.serving import tiny
-from tests.reference.serving.conftest import CHAT, chat
+from tests.support.reference import checkpoints
+from tests.support.reference.serving import CHAT, chat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.reference.serving.conftest import Fleet
+    from tests.support.reference.serving import Fleet
 
 ASKED = "what colour is the sky?"
 
 
 def write(directory: Path, answer: str) -> Path:
-    tiny.write(directory)
+    checkpoints.write(directory)
     (directory / "training.json").write_text(json.dumps({"probe": {"prompt": ASKED, "answer": answer}}))
     return directory
 
@@ -59,7 +59,7 @@ async def test_a_wrong_answer_keeps_a_server_from_starting(fleet: Fleet, tmp_pat
 async def test_a_model_that_breaks_later_says_so_on_request(fleet: Fleet, tmp_path: Path) -> None:
     path = write(tmp_path, await spoken(fleet) + " and more")
     server = await fleet.start("prefill", "--model-path", str(path))
-    weights = tiny.load(path, 192).weights
+    weights = checkpoints.load(path, 192).weights
     weights.norm.weight.neg_()
     answer = await server.get("/health_generate?semantic=true")
     assert (answer.status, answer.code) == (503, "wrong_answer")

@@ -16,7 +16,7 @@ from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.main import main
 from epd_workers.reference.serving.options import UsageError, parse
 from epd_workers.reference.serving.setup import limits_of, load
-from tests.reference.serving import tiny
+from tests.support.reference import checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
     [[], ["--decoder-replay", "off"], ["--decoder-replay-preset", "dsv41-37ae292e"], ["--kv-cache-dtype", "bf16"]],
 )
 def test_prefill_and_decode_that_are_told_the_same_keep_windows_of_one_kind(checkpoint: Path, flags: list[str]) -> None:
-    model = tiny.load(checkpoint, 192)
+    model = checkpoints.load(checkpoint, 192)
     spaces = {
         role: namespace(model, limits_of(parse(["--role", role, "--page-size", "4", *flags])), "llm/demo", "m")
         for role in ("prefill", "decode", "aggregated")
@@ -163,8 +163,8 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_two_checkpoints_have_two_digests(checkpoint: Path, tmp_path: Path) -> None:
-    other = tiny.load(tiny.write(tmp_path, seed=1), 192)
-    assert other.config.digest != tiny.load(checkpoint, 192).config.digest
+    other = checkpoints.load(checkpoints.write(tmp_path, seed=1), 192)
+    assert other.config.digest != checkpoints.load(checkpoint, 192).config.digest
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
 from typing_extensions import override
 
 from epd_workers.swapool.breaker import Breaker
@@ -120,3 +121,33 @@ def descriptors() -> int:
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+texts = st.text(max_size=12)
+
+sizes = st.integers(1, 64)
+
+spaces = st.builds(
+    Namespace,
+    model=texts,
+    checkpoint=texts,
+    engine=texts,
+    layout=texts,
+    row_format=texts,
+    first_layer=st.integers(0, 64),
+    layers=sizes,
+    window=sizes,
+    row_bytes=sizes,
+    page_size=sizes,
+    tenant=texts,
+    salt=texts,
+)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

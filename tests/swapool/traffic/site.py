@@ -18,7 +18,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.epd.fleet import free_ports
-from tests.swapool.windows import SLACK
+from tests.support.swapool.windows import SLACK
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -10,7 +10,7 @@ from tests.swapool.traffic.site import AGAIN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.swapool.servers import ValkeyServer
+    from tests.support.swapool.servers import ValkeyServer
     from tests.swapool.traffic.site import Traffic
 
 
