@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +16,9 @@ from epd_kernels.selection.tiles import TILES, Tile
 from epd_kernels.sizes import RELEASED
 from epd_kernels.top_entries import launch, reference
 from tests.kernels import oracle_selection as oracle
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["torch", "triton"])
 TILE = TILES[Architecture.INTERPRETER]
