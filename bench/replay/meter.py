@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Piece = Literal["embedding", "engram", "entries", "head", "selection"]
 SHARED: Final[tuple[Piece, ...]] = ("embedding", "engram", "entries", "head")
-"""What runs for all rows (the head: for the last ones) with and without replay, and is no layer's run over its rows."""
+"""What runs for all rows (the head: for the last ones) with and without replay, outside the layers' run over rows."""
 
 
 @dataclass(frozen=True)

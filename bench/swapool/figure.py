@@ -99,10 +99,10 @@ def _hits(cells: Sequence[Cell], path: Path) -> Path:
         for windows, colour in zip(sorted({cell.windows for cell in mine}), _COLOURS, strict=False):
             shown = [cell for cell in mine if cell.windows == windows]
             capacity = pool_sizing.Capacity(windows, pool_sizing.windows_per_turn(PAGE, WINDOW))
-            reckoned = [100 * capacity.hit_share(float(ttl), shown[0].turns_per_second) for ttl in ttls]
-            panel.plot(ttls, reckoned, color=colour, linewidth=1.4, label=f"{windows:,} windows")
+            predicted = [100 * capacity.hit_share(float(ttl), shown[0].turns_per_second) for ttl in ttls]
+            panel.plot(ttls, predicted, color=colour, linewidth=1.4, label=f"{windows:,} windows")
             panel.scatter([cell.ttl for cell in shown], [100 * cell.measured for cell in shown], color=colour, s=26)
-        panel.set_title(f"{mine[0].turns_per_second:.1f} turns/s; lines: reckoned, points: measured")
+        panel.set_title(f"{mine[0].turns_per_second:.1f} turns/s; lines: predicted, points: measured")
         panel.set_xlabel("seconds that a window may be used for")
         panel.set_ylabel("% of returning turns that hit")
         panel.set_ylim(0, 100)

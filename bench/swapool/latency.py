@@ -115,7 +115,7 @@ def measure(engine: EngineName, effort: Effort, folder: Path, tell: Callable[[st
 
 
 def points(engine: EngineName, size: int, clients: int, times: Sequence[_Times]) -> Iterator[Point]:
-    """What the clients' times come to.
+    """What the clients' times add up to.
 
     Args:
         engine: Kind of the pool.

@@ -46,7 +46,7 @@ def text() -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Write the module, or compare it; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.swapool.quantiles", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the file is another")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if the file differs")
     given = parser.parse_args(words)
     wanted = text()
     if not given.check:

@@ -1,4 +1,4 @@
-"""The trace through the real pool, in this process and on a clock of its own, against what `epd explain` reckons."""
+"""The trace through the real pool, in this process and on a clock of its own, against what `epd explain` predicts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cell:
         turns_per_second: Of all copies together.
         returning: Turns that come back to a window that was, or would have been, published.
         measured: Share of them that found it.
-        reckoned: The same as the operator reckons it.
+        predicted: The share that the operator predicts.
     """
 
     ttl: float
@@ -59,12 +59,12 @@ class Cell:
     turns_per_second: float
     returning: int
     measured: float
-    reckoned: float
+    predicted: float
 
     @property
     def difference(self) -> float:
-        """Measured less reckoned, in points of a hundred."""
-        return 100 * (self.measured - self.reckoned)
+        """Measured minus predicted, in percentage points."""
+        return 100 * (self.measured - self.predicted)
 
     def to_json(self) -> dict[str, Any]:
         """All of it, rounded."""
@@ -110,8 +110,8 @@ def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cel
     capacity = pool_sizing.Capacity(
         pool_sizing.held("InProcess", memory, SPACE.largest), pool_sizing.windows_per_turn(PAGE, WINDOW)
     )
-    reckoned = capacity.hit_share(ttl, turns_per_second)
-    return Cell(ttl, windows, copies, turns_per_second, returning, hits / returning, reckoned)
+    predicted = capacity.hit_share(ttl, turns_per_second)
+    return Cell(ttl, windows, copies, turns_per_second, returning, hits / returning, predicted)
 
 
 def _timeline(result: Sequence[Turn], copies: int) -> Iterator[tuple[float, int, Turn]]:

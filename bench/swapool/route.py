@@ -65,7 +65,7 @@ class Route(Protocol):
 
 
 def route(way: Way, place: Place) -> Route:
-    """One way to a place; whoever made it lets its process end.
+    """One way to a place; it lasts until its process ends.
 
     Raises:
         RuntimeError: The pool does not answer.

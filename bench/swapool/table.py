@@ -27,7 +27,7 @@ Milliseconds to the first token of a turn that adds so many tokens to a conversa
 the last 128 tokens run in any case. frozen: the Valkey server is stopped; the first turn waits for the deadline, the
 next asks nobody."""
 HITS: Final = """\
-Share of the returning turns that find their window, measured / reckoned as `epd explain` does, in per cent. Windows
+Share of the returning turns that find their window, measured / predicted by `epd explain`, in per cent. Windows
 that the pool holds in columns. The trace (kvcache-ai/Mooncake, FAST'25, conversations) as it is, and as several copies
 side by side."""
 
@@ -79,7 +79,7 @@ def _hits(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{rate:.1f} turns/s"
         yield _row(("ttl", *(f"{size:,}" for size in sizes)), widths)
         for ttl in sorted({ttl for ttl, _ in mine}):
-            row = [f"{100 * mine[ttl, size].measured:.1f} / {100 * mine[ttl, size].reckoned:.1f}" for size in sizes]
+            row = [f"{100 * mine[ttl, size].measured:.1f} / {100 * mine[ttl, size].predicted:.1f}" for size in sizes]
             yield _row((f"{ttl:g} s", *row), widths)
     yield f"greatest difference: {max(abs(cell.difference) for cell in cells):.2f} points"
 

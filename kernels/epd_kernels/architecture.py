@@ -42,6 +42,6 @@ def current() -> Architecture:
     known = [one for one in Architecture if one is not Architecture.INTERPRETER]
     if name not in known:
         raise UnknownArchitecture(
-            f"this GPU is {name}: there are kernel tiles for {', '.join(known)} alone; use the torch operations"
+            f"this GPU is {name}: there are kernel tiles only for {', '.join(known)}; use the torch operations"
         )
     return Architecture(name)

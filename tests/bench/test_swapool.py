@@ -83,7 +83,7 @@ def test_other_pauses_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("ttl", "windows", "copies"),
     [*product(TTLS, WINDOWS[1:4], COPIES[:1]), *product((300.0,), (1000, 8000), COPIES[-1:])],
 )
-def test_the_pool_hits_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
+def test_the_pool_hits_as_often_as_predicted(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
     cell = replay(trace, ttl, windows, copies)
     assert cell.returning == 2141 * copies
     assert abs(cell.difference) <= POINTS
@@ -91,7 +91,7 @@ def test_the_pool_hits_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("ttl", "windows", "copies"), [*product(TTLS, WINDOWS, COPIES)])
-def test_all_cells_hit_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
+def test_all_cells_hit_as_often_as_predicted(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
     assert abs(replay(trace, ttl, windows, copies).difference) <= POINTS
 
 
@@ -102,7 +102,7 @@ def test_all_cells_hit_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float
         pytest.param("mooncake", "Mooncake", 2, marks=pytest.mark.nightly),
     ],
 )
-def test_a_full_pool_holds_what_is_reckoned(tmp_path: Path, name: EngineName, mode: PoolMode, stores: int) -> None:
+def test_a_full_pool_holds_what_is_predicted(tmp_path: Path, name: EngineName, mode: PoolMode, stores: int) -> None:
     space = Namespace("m", "", "", "", "", 0, 20, 128, 528, 64)
     memory, rows = 192 << 20, bytes(space.largest)
     keys = [Key(space, hashlib.sha256(b"%d" % number).digest(), 1024) for number in range(260)]

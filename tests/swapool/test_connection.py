@@ -171,10 +171,10 @@ def test_times_change_without_losing_a_window(tied: Tied, file: Path, server: Va
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "it is no JSON"),
-        ("", "it is no JSON"),
-        ("[]", "it is no JSON object"),
-        ('{"address": "http://host"}', "'http' is no address of a window pool"),
+        ("{", "it is not JSON"),
+        ("", "it is not JSON"),
+        ("[]", "it is not a JSON object"),
+        ('{"address": "http://host"}', "'http' is not the address of a window pool"),
         ('{"address": "valkey://host:99999999"}', "[Pp]ort"),
         ('{"address": "memory:?bytes=1", "ttl": -1}', "ttl is -1"),
     ],

@@ -58,7 +58,7 @@ def test_one_port_has_one_purpose() -> None:
 
 
 def test_no_program() -> None:
-    assert faults() == ["no program is named: give valkey, master or store"]
+    assert faults() == ["the program is missing: give valkey, master or store"]
     assert "invalid choice: 'redis'" in faults("redis")[0]
 
 

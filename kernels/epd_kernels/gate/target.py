@@ -83,4 +83,4 @@ def active(target: Target) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.set_active(None)  # whoever asks next finds the GPU that is there
+        driver.set_active(None)  # the next caller finds the GPU that is there

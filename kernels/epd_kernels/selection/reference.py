@@ -1,6 +1,6 @@
 """Which global entries each row attends to, in torch.
 
-Layers between two index sources reuse a selection; the candidate source publishes blocks, and later sources score anew
+Layers between two index sources reuse a selection; the candidate source publishes blocks, and later sources score again
 inside those alone.
 
 Source: DeepSeek-V4.1-Flash, inference/model.py, revision dba1be0a.

@@ -74,7 +74,7 @@ def test_all_faults_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ("--role encode --vision off", "--vision is 'off': an encode server encodes images, leave it out"),
+        ("--role encode --vision off", "--vision is 'off': an encode server always encodes images; leave it out"),
         ("--role aggregated --vision remote", "give local or off"),
         ("--role decode --max-total-tokens 10 --page-size 64", "must hold at least one page of 64"),
         ("--role prefill --swa-pool-config f", "--swa-pool-config is given with --encoder-replay off"),

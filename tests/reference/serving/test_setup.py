@@ -124,7 +124,7 @@ def test_triton_computes_in_float32_over_released_formats_alone(
     assert model.operations is triton
     assert model.weights.embed.weight.dtype == torch.float32
     (fault,) = faults(checkpoint, "--kernels", "triton", "--kv-cache-dtype", "bf16")
-    assert fault == "--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"
+    assert fault == "--kv-cache-dtype is 'bf16': Triton's kernels read only fp4; give that or --kernels torch"
 
 
 def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
@@ -182,4 +182,4 @@ def test_caches_that_no_machine_has_are_one_message(
     assert main(["--role", "aggregated", *FITTING, "--model-path", str(checkpoint), *flags]) == 2
     torch.set_num_threads(threads)
     first, _ = capsys.readouterr().err.splitlines()
-    assert "GiB, which this machine does not give: lower max_total_tokens" in first
+    assert "GiB, more than this machine has: lower max_total_tokens" in first

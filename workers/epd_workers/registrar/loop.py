@@ -48,7 +48,7 @@ class Loop:
         router: The router beside us.
         directory: Client of the prefills' encoder directories.
         metrics: Where to count.
-        wake: Set by whoever wants a pass soon.
+        wake: Set to ask for a pass soon.
         engine_port: Port of the engines' HTTP servers.
         resync: Seconds between passes at rest.
     """

@@ -115,7 +115,7 @@ class Survey:
     async def _info(self, url: str) -> object:
         async with self._session.get(url, timeout=TIMEOUT, allow_redirects=False) as response:
             if HTTPStatus.BAD_REQUEST <= response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return None  # an engine that has no such page, or wants a key for it, reports nothing
+                return None  # an engine without that page, or one that wants a key for it, reports nothing
             response.raise_for_status()
             raw = await response.content.read(SIZE_LIMIT + 1)
             while len(raw) <= SIZE_LIMIT and (more := await response.content.read(SIZE_LIMIT)):

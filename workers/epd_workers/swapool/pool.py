@@ -1,4 +1,4 @@
-"""The client: looks windows up and hands them in; never raises, never waits longer than it was told to."""
+"""The client: looks windows up and hands them in; never raises, never waits past its deadline."""
 
 from __future__ import annotations
 

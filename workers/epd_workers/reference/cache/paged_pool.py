@@ -112,7 +112,7 @@ class KvPool:
         return self._window[layer]
 
     def allocate_windows(self, count: int) -> list[int]:
-        """Take window pages, zeroed: what a replay leaves out must read the same whoever had the page before.
+        """Take window pages, zeroed: what a replay leaves out must read the same, no matter who had the page before.
 
         Raises:
             OutOfPages: Fewer are free.

@@ -64,13 +64,13 @@ class Memory:
             windows_shared: Windows are handed in to a pool, and adopted from there.
 
         Raises:
-            ValueError: There is not so much memory.
+            ValueError: This machine has too little memory.
         """
         size, window = geometry.page_size, geometry.window
         self.geometry = geometry
         self._cache, self._encoder_replay = limits.prefix_cache, limits.encoder_replay
         self.rerun = window if limits.replay else 1
-        # What nobody may ask for later need not be kept until the prompt's end.
+        # Windows that no later prompt can ask for need not be kept until this prompt's end.
         self._kept = self.rerun if windows_shared or not limits.encoder_replay else 1
         pages = limits.max_total_tokens // size
         # `recede` keeps the window before a page boundary up to `_kept` rows back, which may not begin at a page.
@@ -83,7 +83,7 @@ class Memory:
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
             size = pages * geometry.page_bytes + windows * geometry.window_page_bytes
             raise ValueError(
-                f"the caches would take {size / 2**30:,.0f} GiB, which this machine does not give: "
+                f"the caches would take {size / 2**30:,.0f} GiB, more than this machine has: "
                 "lower max_total_tokens, window_cache_tokens or max_running_requests"
             ) from error
         self._tree = PrefixTree(self.pool, window_cap=kept * geometry.window_page_bytes)

@@ -312,7 +312,7 @@ class Scheduler:
         ends = bool(events and isinstance(events[-1], Step) and events[-1].finish)
         prompt_ends = not (extend.decode or run.prefilling)
         if ends or not extend.decode:
-            # Without the lock: the pages stay until this step's end, whoever aborts the request.
+            # Without the lock: the pages stay until this step's end, even if the request is aborted.
             self._publisher.publish(run, prompt_ended=prompt_ends, ended=ends)
         with self._changed:
             if run.alive:
@@ -377,8 +377,8 @@ class Scheduler:
     def _end(self, rid: str, last: Event | None) -> None:
         """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted.
 
-        Pages that a step may be working on are released at its end, unless the step itself has come to this: whoever is
-        admitted now takes none before the next step.
+        Pages that a step may be working on are released at its end, unless it is the step itself that ends the
+        job: a request that is admitted now takes no page before the next step.
         """
         run = self._runs.pop(rid, None) or self._waiting.pop(rid, None)
         if run is None:

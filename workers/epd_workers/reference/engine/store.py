@@ -1,4 +1,4 @@
-"""What the engine asks of a pool of windows and of a tier of pages, whoever keeps them."""
+"""What the engine needs of a pool of windows and of a tier of pages, however they are kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WindowStore(Protocol):
         """Whether there is a pool at this moment."""
 
     def begin(self, chain: bytes, position: int, done: Callable[[], None]) -> WindowLookup | None:
-        """Ask for a window; None if there is no pool now.
+        """Ask for a window; None without a pool.
 
         Args:
             chain: Digest of everything before `position`.

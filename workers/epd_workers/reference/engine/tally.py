@@ -46,7 +46,7 @@ class Tally:
         self.prompt_tokens += len(extend.token_ids) - extend.replayed
         if len(extend.token_ids) > self._window:
             self._trimmed |= not extend.all_logits
-            # For good once one came that does not need every row: whoever judges by the reason must not flap.
+            # For good once a prompt came that does not need every row: the reason must not flap.
             self._bypassed = not self._trimmed
 
     @property

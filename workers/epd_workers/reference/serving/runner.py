@@ -51,7 +51,7 @@ class Runner(Protocol):
         """Answer one job."""
 
     def abandon(self, job: Job, error: Exception) -> None:
-        """Let whoever waits for a job's other half know that it failed, perhaps before it was begun."""
+        """Report the failure to the job's other half, if that waits; perhaps before the job was begun."""
 
 
 class Queues:

@@ -1,4 +1,4 @@
-"""From options to a loaded model and to what the engine and the transfer are told; everything that may not fit."""
+"""From options to a loaded model and to the settings of engine and transfer; reports everything that does not fit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _operations(options: Options) -> Operations:
     except dispatch.Unavailable as error:
         raise UsageError([f"--kernels is {options.kernels!r}: {error} (--kernels torch)"]) from None
     if operations.name == "triton" and options.kv_cache_dtype == "bf16":
-        raise UsageError(["--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"])
+        raise UsageError(["--kv-cache-dtype is 'bf16': Triton's kernels read only fp4; give that or --kernels torch"])
     return operations
 
 

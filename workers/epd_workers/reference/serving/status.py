@@ -48,7 +48,7 @@ class Status:
         layout: The shape of what it hands over.
         model: What it serves.
         geometry: Sizes of its caches.
-        engine: Whose load is told.
+        engine: Whose load is reported.
         admission: Whether requests are taken.
         queues: Jobs at each point of a transfer.
         early_peers: Counts decode servers that wait for a request which has not come.
@@ -111,7 +111,7 @@ class Status:
         """Return what caches and replay did until now."""
         state, split = self.engine.replay(), self.model.weights.config.text.split
         if self.options.role not in PROMPTED:
-            # What a decode server is told of replay is what its prefill servers do.
+            # A decode server's replay flags describe what its prefill servers do.
             state = replace(state, decoder_reason="TurnedOff", preset="")
         return Report(state, self.engine.load(), self.geometry, split)
 
@@ -264,7 +264,7 @@ class Status:
         name = request.match_info["id"]
         records = self.records.find(name)
         if not records:
-            message = f"no request {name[:256]!r} is remembered here; only the last ones are"
+            message = f"request {name[:256]!r} is not among the last requests of this server"
             raise ApiError(404, message, code="request_not_found", param="id")
         return web.json_response({"id": name, "requests": [record.state() for record in records]})
 

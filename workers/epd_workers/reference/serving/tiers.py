@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Tiers:
-    """The window pool and the folder of pages that a server was told of.
+    """The window pool and the folder of pages that a server is configured with.
 
     Neither has to be there for the server to work: what is missing costs time, never a request.
 

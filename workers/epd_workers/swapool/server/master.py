@@ -45,7 +45,7 @@ class MasterProgram:
         """Return the command line, with every setting that matters spelt out.
 
         Raises:
-            MissingProgram: There is no master here.
+            MissingProgram: The master is not installed.
         """
         try:
             program = installed("mooncake", "mooncake_master")

