@@ -76,16 +76,15 @@ class Cost:
 
 
 class Meter(Forward):
-    """Measures prefills of a model over a pool of its own; the arithmetic is that of the forward it extends."""
+    """Measures prefills of a model over a pool of its own; the arithmetic is that of the forward it extends.
+
+    Args:
+        model: What to run.
+        tokens: Most rows of a prefill.
+        requests: Most requests of a prefill; each may leave a page half empty.
+    """
 
     def __init__(self, model: LoadedModel, tokens: int, requests: int) -> None:
-        """Make the pool and wrap the parts that are modules.
-
-        Args:
-            model: What to run.
-            tokens: Most rows of a prefill.
-            requests: Most requests of a prefill; each may leave a page half empty.
-        """
         pages = tokens // PAGE_SIZE + requests
         text = model.weights.config.text
         hashes = EngramHash(text, engram_ids(model.tokenizer)) if text.engram_layer_ids else None

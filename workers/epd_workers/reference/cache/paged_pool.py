@@ -22,10 +22,14 @@ class OutOfPages(RuntimeError):
 
 
 class PageAllocator:
-    """Hands out page numbers, the lowest free one first."""
+    """Hands out page numbers, the lowest free one first.
+
+    Args:
+        name: For messages.
+        count: Pages; numbers 0 to `count` - 1 are free at the start.
+    """
 
     def __init__(self, name: str, count: int) -> None:
-        """Make pages 0 to `count` - 1 free; `name` is for messages."""
         self.name = name
         self.count = count
         self.high_water = 0

@@ -101,6 +101,11 @@ class PrefixTree:
     """The tree, what of it may be evicted, and counters.
 
     A picture's tokens all have the placeholder's id: the caller puts ids derived from the picture's content into keys.
+
+    Args:
+        pool: Where the pages lie.
+        page_cap: Most bytes of global pages to hold for requests to come; None is the whole pool.
+        window_cap: The same of window pages.
     """
 
     def __init__(
@@ -110,13 +115,6 @@ class PrefixTree:
         page_cap: int | None = None,
         window_cap: int | None = None,
     ) -> None:
-        """Start empty.
-
-        Args:
-            pool: Where the pages lie.
-            page_cap: Most bytes of global pages to hold for requests to come; None is the whole pool.
-            window_cap: The same of window pages.
-        """
         self._pool = pool
         geometry = pool.geometry
         self._size, self._window = geometry.page_size, geometry.window

@@ -48,24 +48,22 @@ class Memory:
     A request takes pages as it grows. They are there, because admission has counted all that it can ever need, and
     what the tree holds beyond the running requests' own gives way.
 
+    Args:
+        geometry: Of the model that will use them.
+        limits: How many requests and tokens they must hold.
+        windows_shared: Windows are handed in to a pool, and adopted from there.
+
     Attributes:
         geometry: Sizes of everything.
         pool: The pages.
         rerun: Last tokens of a prompt that run in any case, unless a replay brings their windows back: the window with
             decoder replay, else one.
+
+    Raises:
+        ValueError: This machine has too little memory.
     """
 
     def __init__(self, geometry: Geometry, limits: Limits, *, windows_shared: bool = False) -> None:
-        """Make the pools.
-
-        Args:
-            geometry: Of the model that will use them.
-            limits: How many requests and tokens they must hold.
-            windows_shared: Windows are handed in to a pool, and adopted from there.
-
-        Raises:
-            ValueError: This machine has too little memory.
-        """
         size, window = geometry.page_size, geometry.window
         self.geometry = geometry
         self._cache, self._encoder_replay = limits.prefix_cache, limits.encoder_replay

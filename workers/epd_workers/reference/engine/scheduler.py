@@ -58,14 +58,17 @@ class Scheduler:
     """Each step decodes one token of every running answer, then runs prompt chunks and at most one picture.
 
     `submit`, `abort`, `load`, `flush` and `close` may be called from any thread; `step` from one.
+
+    Args:
+        model: The weights.
+        limits: How much is taken on at a time.
+        stores: As `Engine`.
+
+    Raises:
+        ValueError: As `Engine`.
     """
 
     def __init__(self, model: LoadedModel, limits: Limits, stores: Stores = ALONE) -> None:
-        """Make the pools.
-
-        Raises:
-            ValueError: As `Engine`.
-        """
         self._model = model
         self._limits = limits
         self._changed = threading.Condition()

@@ -16,16 +16,14 @@ class TextStream:
     """Detokenizes step by step, holding back what may turn out to be the beginning of a stop string.
 
     The concatenation of all `push` results and `finish` is the answer without the stop string and what follows it.
+
+    Args:
+        tokenizer: The answer's.
+        stop: Strings that end the answer.
+        min_tokens: Stop strings completed by an earlier token than this many are ordinary text.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
-        """Start an empty answer.
-
-        Args:
-            tokenizer: The answer's.
-            stop: Strings that end the answer.
-            min_tokens: Stop strings completed by an earlier token than this many are ordinary text.
-        """
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
         self._detokenizer = Detokenizer(tokenizer)

@@ -63,16 +63,15 @@ MODES: Final = (
 
 
 class Examinee:
-    """A checkpoint that answers questions in one mode."""
+    """A checkpoint that answers questions in one mode.
+
+    Args:
+        model: The checkpoint.
+        mode: How to serve.
+        longest: Tokens of the longest prompt.
+    """
 
     def __init__(self, model: LoadedModel, mode: Mode, longest: int) -> None:
-        """Bind the model to caches of its own.
-
-        Args:
-            model: The checkpoint.
-            mode: How to serve.
-            longest: Tokens of the longest prompt.
-        """
         pages = -(-(longest + _LONGEST_ANSWER) // _PAGE)
         self._model, self._mode = model, mode
         self._pool = KvPool(model.geometry(_PAGE, mode.cache_type), pages, pages)
