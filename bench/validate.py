@@ -41,7 +41,7 @@ spec:
 """
 
 
-def seconds(words: list[str], folder: Path) -> tuple[float, float]:
+def seconds(arguments: list[str], folder: Path) -> tuple[float, float]:
     """CPU and wall seconds of one run of `epd`; the exit status may be 0 or 1.
 
     Raises:
@@ -49,7 +49,7 @@ def seconds(words: list[str], folder: Path) -> tuple[float, float]:
     """
     start = time.perf_counter()
     child = subprocess.Popen(  # noqa: S603 - our own program
-        [*EPD, *words], cwd=folder, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*EPD, *arguments], cwd=folder, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - start
@@ -57,7 +57,7 @@ def seconds(words: list[str], folder: Path) -> tuple[float, float]:
     with child:
         errors = child.stderr.read().decode() if child.stderr is not None else ""
     if child.returncode not in {0, 1}:
-        raise RuntimeError(f"epd {' '.join(words)} ended with {child.returncode}: {errors}")
+        raise RuntimeError(f"epd {' '.join(arguments)} ended with {child.returncode}: {errors}")
     return usage.ru_utime + usage.ru_stime, wall
 
 
@@ -67,11 +67,11 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
 
-def medians(words: list[str], folder: Path, runs: int) -> tuple[float, float]:
+def medians(arguments: list[str], folder: Path, runs: int) -> tuple[float, float]:
     """Medians of CPU and wall seconds, after one run that compiles what is not yet."""
-    seconds(words, folder)
-    result = [seconds(words, folder) for _ in range(runs)]
-    return statistics.median(cpu for cpu, _ in result), statistics.median(wall for _, wall in result)
+    seconds(arguments, folder)
+    times = [seconds(arguments, folder) for _ in range(runs)]
+    return statistics.median(cpu for cpu, _ in times), statistics.median(wall for _, wall in times)
 
 
 def measure() -> dict[str, float]:
@@ -93,8 +93,8 @@ def measure() -> dict[str, float]:
             "many_files": (["validate", "specs"], 3),
             "many_command_lines": (["validate", "--cases", "cases.jsonl"], 3),
         }
-        for job, (words, runs) in jobs.items():
-            cpu, wall = medians(words, folder, runs)
+        for job, (arguments, runs) in jobs.items():
+            cpu, wall = medians(arguments, folder, runs)
             figures[f"{job}_cpu_s"] = round(cpu, 3)
             figures[f"{job}_wall_s"] = round(wall, 3)
     return figures
@@ -105,8 +105,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.validate", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     as_json = parser.parse_args().json
-    result = measure()
-    print(json.dumps(result) if as_json else "\n".join(f"{name:26} {value:g}" for name, value in result.items()))
+    figures = measure()
+    print(json.dumps(figures) if as_json else "\n".join(f"{name:26} {value:g}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Options:
     json: bool
 
 
-def parse(words: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a bad value ends the process with a message and status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench.swapool", description=__doc__)
     add = parser.add_argument
@@ -56,7 +56,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
     add("--quick", action="store_true", help="a short look: few points, no plots unless --plots is given")
     add("--plots", type=Path, metavar="DIR", help="folder of the SVGs; default: docs/images")
     add("--json", action="store_true", help="one JSON object with every figure instead of tables")
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     return Options(
         parts=tuple(part for part in PARTS if part in given.only),
         quick=given.quick,
@@ -87,20 +87,20 @@ def measure(options: Options, folder: Path) -> Results:
 
 
 def _cells(ttls: Sequence[float], windows: Sequence[int], copies: Sequence[int]) -> list[replay.Cell]:
-    result = []
+    cells = []
     for number, ttl, size in product(copies, ttls, windows):
         _tell(f"trace x {number}, {ttl:g} s, {size:,} windows")
-        result.append(replay.replay(turns(), ttl, size, number))
-    return result
+        cells.append(replay.replay(turns(), ttl, size, number))
+    return cells
 
 
 def _tell(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures and write the plots; the exit status is 1 if something could not be measured."""
-    options = parse(words)
+    options = parse(arguments)
     with tempfile.TemporaryDirectory() as name:
         try:
             results = measure(options, Path(name))

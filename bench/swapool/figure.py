@@ -63,10 +63,10 @@ def _latency(points: Sequence[Latency], path: Path) -> Path:
 
 
 def _line(panel: Axes, points: Sequence[Latency], colour: str, label: str, style: str = "-") -> None:
-    result = [point.milliseconds for point in points]
-    medians = [spread.median for spread in result]
-    low = [spread.median - spread.low for spread in result]
-    high = [spread.high - spread.median for spread in result]
+    spreads = [point.milliseconds for point in points]
+    medians = [spread.median for spread in spreads]
+    low = [spread.median - spread.low for spread in spreads]
+    high = [spread.high - spread.median for spread in spreads]
     panel.errorbar([point.size for point in points], medians, yerr=(low, high), color=colour, linestyle=style,
                    marker="o", markersize=4, capsize=3, linewidth=1.4, label=label)  # fmt: skip
 
@@ -78,10 +78,10 @@ def _turns(points: Sequence[Turn], path: Path) -> Path:
     with drawing(path, "swapool-turns") as figure:
         panel = figure.subplots()
         for number, (state, colour) in enumerate(zip(STATES, _COLOURS, strict=True)):
-            result = [next(p.milliseconds for p in points if (p.tokens, p.state) == (each, state)) for each in groups]
+            spreads = [next(p.milliseconds for p in points if (p.tokens, p.state) == (each, state)) for each in groups]
             places = [group + (number - (len(STATES) - 1) / 2) * width for group in range(len(groups))]
-            panel.bar(places, [spread.median for spread in result], 0.9 * width, color=colour, label=state)
-            panel.vlines(places, [s.low for s in result], [s.high for s in result], color="black", linewidth=1)
+            panel.bar(places, [spread.median for spread in spreads], 0.9 * width, color=colour, label=state)
+            panel.vlines(places, [s.low for s in spreads], [s.high for s in spreads], color="black", linewidth=1)
         panel.set_xticks(range(len(groups)), [f"{tokens} more tokens" for tokens in groups])
         panel.set_ylabel("milliseconds to the first token")
         panel.set_ylim(bottom=0)

@@ -219,13 +219,13 @@ def _times(place: Place, effort: Effort, barrier: Barrier) -> _Times:
         for number in range(OBJECTS):
             each.put(number)
             each.get(number)
-    result: _Times = {(way, operation): [] for way in routes for operation in OPERATIONS}
+    times: _Times = {(way, operation): [] for way in routes for operation in OPERATIONS}
     for _ in range(effort.rounds):
         for way, each in routes.items():
             for operation in OPERATIONS:
                 barrier.wait(START_SECONDS)
-                result[way, operation].append(_calls(each.get if operation == "get" else each.put, effort.seconds))
-    return result
+                times[way, operation].append(_calls(each.get if operation == "get" else each.put, effort.seconds))
+    return times
 
 
 def _calls(call: Callable[[int], None], seconds: float) -> list[float]:

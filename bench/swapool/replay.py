@@ -78,13 +78,13 @@ class _Clock:
         return self.now
 
 
-def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cell:
+def replay(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cell:
     """Send every turn's lookup and windows through a pool.
 
     As in an engine, a turn that misses approximates, and publishes nothing; nor does what follows it find anything.
 
     Args:
-        result: The turns of the trace.
+        trace: The turns of the trace.
         ttl: Seconds that a window may be used for.
         windows: That the pool holds.
         copies: Of the trace.
@@ -95,7 +95,7 @@ def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cel
     spaces = [SPACE.salted(str(number)) for number in range(copies)]
     seen: list[set[Boundary]] = [set() for _ in spaces]
     returning = hits = 0
-    for at, copy, turn in _timeline(result, copies):
+    for at, copy, turn in _timeline(trace, copies):
         clock.now = at
         exact = True
         if turn.looks in seen[copy]:
@@ -106,7 +106,7 @@ def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cel
         for boundary in turn.publishes if exact else ():
             pool.put(_key(spaces[copy], boundary), _ROWS, ttl)
     pool.close()
-    turns_per_second = copies * rate(result)
+    turns_per_second = copies * rate(trace)
     capacity = pool_sizing.Capacity(
         pool_sizing.held("InProcess", memory, SPACE.largest), pool_sizing.windows_per_turn(PAGE, WINDOW)
     )
@@ -114,9 +114,9 @@ def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cel
     return Cell(ttl, windows, copies, turns_per_second, returning, hits / returning, predicted)
 
 
-def _timeline(result: Sequence[Turn], copies: int) -> Iterator[tuple[float, int, Turn]]:
+def _timeline(trace: Sequence[Turn], copies: int) -> Iterator[tuple[float, int, Turn]]:
     """The turns of all copies in the order of time; a copy begins a little after the one before it."""
-    streams = [[(turn.at + copy * SHIFT, copy, turn) for turn in result] for copy in range(copies)]
+    streams = [[(turn.at + copy * SHIFT, copy, turn) for turn in trace] for copy in range(copies)]
     return heapq.merge(*streams, key=lambda event: event[0])
 
 

@@ -81,18 +81,18 @@ def running(engine: EngineName, memory: int, folder: Path) -> Iterator[RunningPo
             yield RunningPool(f"valkey://{HOST}:{port}", port, (server,))
         else:
             port, metrics = free_ports(2)
-            words = ["master", "--port", str(port), "--metrics-port", str(metrics)]
-            servers = [stack.enter_context(_started(words, folder))]
-            words = ["store", "--master", f"{HOST}:{port}", "--hostname", HOST, "--memory", str(memory // STORES)]
-            servers += [stack.enter_context(_started(words, folder)) for _ in range(STORES)]
+            master = ["master", "--port", str(port), "--metrics-port", str(metrics)]
+            servers = [stack.enter_context(_started(master, folder))]
+            store = ["store", "--master", f"{HOST}:{port}", "--hostname", HOST, "--memory", str(memory // STORES)]
+            servers += [stack.enter_context(_started(store, folder)) for _ in range(STORES)]
             yield RunningPool(f"mooncake://{HOST}:{port}?hostname={HOST}", port, tuple(servers))
 
 
 @contextlib.contextmanager
-def _started(words: list[str], folder: Path) -> Iterator[Server]:
+def _started(arguments: list[str], folder: Path) -> Iterator[Server]:
     (health,) = free_ports(1)
-    path = folder / f"{words[0]}-{health}.log"
-    command = [sys.executable, "-m", "epd_workers.swapool.main", *words, "--health-port", str(health)]
+    path = folder / f"{arguments[0]}-{health}.log"
+    command = [sys.executable, "-m", "epd_workers.swapool.main", *arguments, "--health-port", str(health)]
     with path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own program
     server = Server(process)

@@ -49,14 +49,14 @@ def _latency(points: Sequence[Latency]) -> Iterator[str]:
     head = ("engine", "bytes", "clients", "", *(way for each in ways for way in (each, "MB/s")), "ratio")
     widths = (8, 9, 7, 3, *(width for _ in ways for width in (22, 7)), 16)
     yield _row(head, widths)
-    result = {(p.engine, p.size, p.clients, p.operation, p.way): p for p in points}
+    by_call = {(p.engine, p.size, p.clients, p.operation, p.way): p for p in points}
     for engine, size, clients in dict.fromkeys((p.engine, p.size, p.clients) for p in points):
         for operation in OPERATIONS:
             cells = []
             for way in ways:
-                point = result.get((engine, size, clients, operation, way))
+                point = by_call.get((engine, size, clients, operation, way))
                 cells += [_spread(point.milliseconds, 3), f"{point.megabytes.median:,.0f}"] if point else ["", ""]
-            ratio = result[engine, size, clients, operation, "client"].ratio
+            ratio = by_call[engine, size, clients, operation, "client"].ratio
             yield _row(
                 (engine, f"{size:,}", f"{clients}", operation, *cells, _spread(ratio, 2) if ratio else ""), widths
             )
@@ -65,9 +65,9 @@ def _latency(points: Sequence[Latency]) -> Iterator[str]:
 def _turns(points: Sequence[Turn]) -> Iterator[str]:
     widths = (7, *(22 for _ in STATES))
     yield _row(("tokens", *STATES), widths)
-    result = {(point.tokens, point.state): point.milliseconds for point in points}
+    by_turn = {(point.tokens, point.state): point.milliseconds for point in points}
     for tokens in dict.fromkeys(point.tokens for point in points):
-        yield _row((f"{tokens}", *(_spread(result[tokens, state], 1) for state in STATES)), widths)
+        yield _row((f"{tokens}", *(_spread(by_turn[tokens, state], 1) for state in STATES)), widths)
 
 
 def _hits(cells: Sequence[Cell]) -> Iterator[str]:

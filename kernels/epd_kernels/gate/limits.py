@@ -109,9 +109,9 @@ def breaches(measured: Measured, limits: Measured, *, everything: bool = True) -
 
 def _past(figures: Figures, limit: Figures) -> Iterator[str]:
     for name, unit in _MOST.items():
-        result, most = getattr(figures, name), getattr(limit, name)
-        if result > most:
-            yield f"{result} {unit}, limit {most}"
+        figure, most = getattr(figures, name), getattr(limit, name)
+        if figure > most:
+            yield f"{figure} {unit}, limit {most}"
     if figures.occupancy < limit.occupancy:
         yield f"{figures.occupancy} programs on a multiprocessor, limit {limit.occupancy}"
     if figures.matrix != limit.matrix:
@@ -119,9 +119,9 @@ def _past(figures: Figures, limit: Figures) -> Iterator[str]:
     yield from _narrower(figures.access, limit.access)
 
 
-def _narrower(result: Mapping[str, tuple[int, ...]], limit: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def _narrower(measured: Mapping[str, tuple[int, ...]], limit: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     for name, least in limit.items():
-        widths = result.get(name, least)
+        widths = measured.get(name, least)
         if widths[-1] < least[-1] or widths[0] < least[0]:
             yield f"access to {name} {spread(widths)} bytes a lane, limit {spread(least)}"
 

@@ -96,8 +96,8 @@ def _spills(compiled: Any, folder: Path) -> int:
     assembler = str(get_ptxas(compiled.metadata.target.arch).path)
     target = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
     assert target is not None, "PTX without a target"
-    message = _run(assembler, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(folder / "again.cubin"))
-    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", message))
+    output = _run(assembler, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(folder / "again.cubin"))
+    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", output))
 
 
 def _run(tool: str, *arguments: str) -> str:

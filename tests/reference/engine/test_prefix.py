@@ -12,7 +12,7 @@ from epd_workers.reference.engine.prefix_key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
-from epd_workers.reference.serving.cache_report import Report
+from epd_workers.reference.serving.cache_report import CacheReport
 from tests.support.reference.engines import (
     SHORT,
     answer,
@@ -222,13 +222,13 @@ async def test_what_replay_spared_never_goes_back(model: LoadedModel, monkeypatc
         forward = engine._scheduler._forward
 
         def watched(extends: Sequence[Extend]) -> Output:
-            seen.append(Report(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped)
+            seen.append(CacheReport(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped)
             return forward(extends)
 
         monkeypatch.setattr(engine._scheduler, "_forward", watched)
         await answer(engine, Prompt(ids))
         await answer(engine, Prompt(ids))
-        skipped = Report(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped
+        skipped = CacheReport(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped
     assert skipped == (36 - WINDOW) * SPLIT
     assert seen == sorted(seen)
     assert set(seen) == {0, skipped}

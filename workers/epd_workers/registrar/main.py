@@ -109,7 +109,7 @@ def _register(args: argparse.Namespace) -> int:
         version = f"smg {metadata.version('smg')}"
     except metadata.PackageNotFoundError:
         version = "unknown"
-    settings = service.Settings(
+    settings = service.RegistrarSettings(
         namespace=args.namespace,
         selector=args.selector,
         router=args.router.rstrip("/"),

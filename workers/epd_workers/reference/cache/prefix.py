@@ -197,10 +197,10 @@ class PrefixTree:
             self._borrow(lease, node, window=index >= first)
             if not node.exact:
                 sequence.approximate(index * self._size)
-        result = tokens + restored
-        self._stats.hits += result > 0
-        self._stats.misses += result == 0
-        self._stats.hit_tokens += result
+        hit = tokens + restored
+        self._stats.hits += hit > 0
+        self._stats.misses += hit == 0
+        self._stats.hit_tokens += hit
 
     def insert(self, key: Values[int], sequence: Sequence, salt: str = "", *, windows: bool = True) -> tuple[int, ...]:
         """Hand the full pages of a sequence, which may run on, over to the tree.

@@ -24,7 +24,7 @@ class Start:
 
     Attributes:
         hit: Tokens that need not run.
-        again: Rows before the hit's end that run again.
+        replayed: Rows before the hit's end that run again.
         least: Rows that the first step behind the hit runs at least. Decoder replay may have left the late layers'
             windows before the hit unwritten; this many rows reach back no further than themselves.
         windows_from: First position whose windows are complete.
@@ -34,7 +34,7 @@ class Start:
     """
 
     hit: int = 0
-    again: int = 0
+    replayed: int = 0
     least: int = 1
     windows_from: int = 0
     stored: int = 0
@@ -139,10 +139,10 @@ class Memory:
         stored = (prefetched.first + len(prefetched.pages)) * size if prefetched.first * size <= matched else 0
         reach = max(matched, stored)
         hit = self._floor(min(reach, tokens - 1))
-        again = min(hit, window)
-        least, most = max(size, self._floor(hit - again)), min(reach, tokens - self.rerun)
+        replayed = min(hit, window)
+        least, most = max(size, self._floor(hit - replayed)), min(reach, tokens - self.rerun)
         if prefetched.window is None or not least <= prefetched.position <= most:
-            return Start(hit, again, windows_from=hit - again, stored=max(0, hit - matched) // size)
+            return Start(hit, replayed, windows_from=hit - replayed, stored=max(0, hit - matched) // size)
         adopted, kept = prefetched.position, min(prefetched.position, window)
         return Start(
             adopted,
@@ -150,7 +150,7 @@ class Memory:
             windows_from=adopted - kept,
             stored=max(0, adopted - matched) // size,
             adopted=True,
-            avoided=max(0, adopted + again - hit),
+            avoided=max(0, adopted + replayed - hit),
         )
 
     def reserve(self, sequence: Sequence, tokens: int, *, windows_from: int = 0, again_from: int | None = None) -> None:

@@ -38,8 +38,8 @@ class Publisher:
         if windows is None:
             return
         try:
-            if start.again:
-                windows.replayed(start.again)
+            if start.replayed:
+                windows.replayed(start.replayed)
             if start.avoided:
                 windows.avoided(start.avoided)
         except Exception:  # noqa: BLE001 no request fails for a count

@@ -119,7 +119,7 @@ class Run:
         if not self.job.sampling.prompt_logprobs:
             self.start = memory.begin(self.sequence, self._names.prompt, self.job.prompt.salt, self._prefetched)
         self.pages_shared = self.hit // memory.geometry.page_size
-        self.sequence.history = self._model.history(ids[: self.hit - self.start.again])
+        self.sequence.history = self._model.history(ids[: self.hit - self.start.replayed])
         self.begun = True
 
     def take_over(self, layers: int) -> None:
@@ -139,7 +139,7 @@ class Run:
             wire.write_window(self.sequence, start.hit, layers, prefetched.window.data)
             if prefetched.window.replayed:
                 self.sequence.approximate(start.hit)
-        if start.again < start.hit and start.again:
+        if start.replayed < start.hit and start.replayed:
             self.sequence.approximate(start.hit)
 
     def reserve_restored(self, memory: Memory) -> None:
@@ -170,9 +170,9 @@ class Run:
 
     def next_rows(self, size: int) -> int:
         """Prompt rows of the next chunk, those that run again included."""
-        start, again = self._place()
+        start, replayed = self._place()
         size = max(size, self.start.least) if start == self.hit > 0 else size
-        return min(size, len(self.job.prompt.token_ids) - start) + again
+        return min(size, len(self.job.prompt.token_ids) - start) + replayed
 
     def next_chunk(self, memory: Memory, size: int) -> Extend:
         """The next at most `size` prompt tokens, with room for them.
@@ -184,9 +184,9 @@ class Run:
             OutOfPages: More than was admitted.
         """
         rows = self.next_rows(size)
-        start, again = self._place()
-        first = start - again
-        memory.reserve(self.sequence, first + rows, again_from=first if again else None)
+        start, replayed = self._place()
+        first = start - replayed
+        memory.reserve(self.sequence, first + rows, again_from=first if replayed else None)
         images = []
         for image in self.job.prompt.images:
             low, high = max(image.start, first), min(image.start + len(image.embeddings), first + rows)
@@ -197,7 +197,7 @@ class Run:
             self.sequence,
             tuple(images),
             all_logits=self.job.sampling.prompt_logprobs,
-            replayed=again,
+            replayed=replayed,
         )
 
     def next_token(self, memory: Memory) -> Extend:
@@ -246,7 +246,7 @@ class Run:
     def _place(self) -> tuple[int, int]:
         """First position of the next chunk's new rows, and how many before it run again."""
         start = self.sequence.length
-        return start, self.start.again if start == self.hit else 0
+        return start, self.start.replayed if start == self.hit else 0
 
     def _take(self, logits: NDArray[np.float64]) -> Step:
         """Choose the next token from one row [vocab]."""

@@ -36,8 +36,8 @@ class Tally:
 
     def began(self, start: Start) -> None:
         """Count what a prefix hit spared, once the first rows behind it have run."""
-        if start.again or start.adopted:
-            self._spared += start.hit - start.again
+        if start.replayed or start.adopted:
+            self._spared += start.hit - start.replayed
         self._adopted += start.adopted
         self._avoided += start.avoided
 

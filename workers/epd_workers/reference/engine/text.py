@@ -40,8 +40,8 @@ class TextStream:
         text = self._held + new
         if new and self._pushed > self._min_tokens:
             # Only a match that ends in the new text counts: an older one was ignored or would have ended the answer.
-            result = [(text.find(s, max(0, len(self._held) - len(s) + 1)), s) for s in self._stop]
-            hits = [(at, s) for at, s in result if at >= 0]
+            places = [(text.find(s, max(0, len(self._held) - len(s) + 1)), s) for s in self._stop]
+            hits = [(at, s) for at, s in places if at >= 0]
             if hits:
                 at, self.matched = min(hits, key=lambda hit: hit[0])
                 self._held = ""

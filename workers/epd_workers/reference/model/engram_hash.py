@@ -74,14 +74,14 @@ def _primes(layers: int, orders: int, heads: int, start: int) -> tuple[tuple[tup
     used: set[int] = set()
 
     def search() -> tuple[int, ...]:
-        result: list[int] = []
+        primes: list[int] = []
         candidate = start
-        while len(result) < heads:
+        while len(primes) < heads:
             if candidate not in used and is_prime(candidate):
-                result.append(candidate)
+                primes.append(candidate)
                 used.add(candidate)
             candidate += 1
-        return tuple(result)
+        return tuple(primes)
 
     return tuple(tuple(search() for _ in range(orders)) for _ in range(layers))
 

@@ -32,7 +32,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Report:
+class CacheReport:
     """One moment of an engine.
 
     Attributes:

@@ -158,8 +158,8 @@ class _PublicResolver(AbstractResolver):
 
     @override
     async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> list[ResolveResult]:
-        result = await self._inner.resolve(host, port, family)
-        allowed = [entry for entry in result if not _forbidden(entry["host"], loopback=self._loopback)]
+        entries = await self._inner.resolve(host, port, family)
+        allowed = [entry for entry in entries if not _forbidden(entry["host"], loopback=self._loopback)]
         if not allowed:
             raise OSError(None, f"{host} has no address that may be asked for images")
         return allowed

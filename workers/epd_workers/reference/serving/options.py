@@ -56,8 +56,8 @@ class Flag:
         try:
             value = kind(text)
         except ValueError:
-            word = "an integer" if kind is int else "a number"
-            return None, f"--{self.name} is {text!r}: must be {word}"
+            wanted = "an integer" if kind is int else "a number"
+            return None, f"--{self.name} is {text!r}: must be {wanted}"
         if not self.low <= value <= self.high:
             bound = f"from {self.low:g} to {self.high:g}" if self.high < float("inf") else f"at least {self.low:g}"
             return None, f"--{self.name} is {text}: must be {bound}"
@@ -196,8 +196,8 @@ def parse(arguments: Sequence[str]) -> Options:
         SystemExit: After ``--help``.
     """
     known, unknown = _parser().parse_known_args(list(arguments))
-    faults = [_unknown(word) for word in unknown if word.startswith("-")]
-    faults += [f"unexpected argument {word!r}" for word in unknown if not word.startswith("-")]
+    faults = [_unknown(argument) for argument in unknown if argument.startswith("-")]
+    faults += [f"unexpected argument {argument!r}" for argument in unknown if not argument.startswith("-")]
     values: dict[str, Any] = {}
     for flag in FLAGS:
         text = getattr(known, flag.attribute)

@@ -125,9 +125,9 @@ def _unfit(model: LoadedModel) -> list[str]:
         ("text_config.eos_token_id", config.text.eos_token_id, tokenizer.eos_id),
     )
     return [
-        f"config.json: {name} is {message}: tokenizer.json has {has}; copy both from one checkpoint"
-        for name, message, has in pairs
-        if message != has
+        f"config.json: {name} is {value}: tokenizer.json has {expected}; copy both from one checkpoint"
+        for name, value, expected in pairs
+        if value != expected
     ]
 
 

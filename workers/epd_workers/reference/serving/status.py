@@ -12,7 +12,7 @@ from aiohttp import web
 from epd_workers import __version__
 from epd_workers.reference.model.config import ARCHITECTURE, MODEL_TYPE
 from epd_workers.reference.serving.admission import State
-from epd_workers.reference.serving.cache_report import Report
+from epd_workers.reference.serving.cache_report import CacheReport
 from epd_workers.reference.serving.errors import ApiError, busy, invalid
 from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.options import PROMPTED
@@ -107,13 +107,13 @@ class Status:
             **{f"num_{name}": value for name, value in self._pd_queues().items()},
         }
 
-    def report(self) -> Report:
+    def report(self) -> CacheReport:
         """Return what caches and replay did until now."""
         state, split = self.engine.replay(), self.model.weights.config.text.split
         if self.options.role not in PROMPTED:
             # A decode server's replay flags describe what its prefill servers do.
             state = replace(state, decoder_reason="TurnedOff", preset="")
-        return Report(state, self.engine.load(), self.geometry, split)
+        return CacheReport(state, self.engine.load(), self.geometry, split)
 
     def _pd_queues(self) -> dict[str, int]:
         return {

@@ -324,7 +324,7 @@ def _examine(_rank: int, settings: TrainingSettings, minutes: float) -> None:
     """Ask the new checkpoint what it was not taught, and write down how it was made."""
     torch.set_num_threads(1)
     model = LoadedModel.load(settings.out)
-    result = examine(model, MODES[0], quiz(model, settings.cases), progress("examination"))
+    accuracy = examine(model, MODES[0], quiz(model, settings.cases), progress("examination"))
     probe = PROBE if _knows(model) else None
     if probe is None:
         sys.stderr.write("epd-reference train: this checkpoint cannot answer the question that servers ask at their ")
@@ -333,7 +333,7 @@ def _examine(_rank: int, settings: TrainingSettings, minutes: float) -> None:
         **{name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")},
         "minutes": minutes,
         "cases": settings.cases,
-        "accuracy": {group: round(part, 4) for group, part in result.items()},
+        "accuracy": {group: round(part, 4) for group, part in accuracy.items()},
         "probe": probe,
         "checkpoint": model.config.digest,
     }

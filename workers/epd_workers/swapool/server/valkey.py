@@ -69,12 +69,12 @@ class ValkeyProgram:
 
     async def figures(self) -> Figures:
         """Return what INFO says."""
-        message: dict[str, Any] = await self._client.info("everything")
+        info: dict[str, Any] = await self._client.info("everything")
         return Figures(
-            capacity=message["maxmemory"],
-            used=message["used_memory"],
-            windows=message.get("db0", {}).get("keys", 0),
-            evicted=message["evicted_keys"],
-            expired=message["expired_keys"],
-            refused=message.get("errorstat_OOM", {}).get("count", 0),
+            capacity=info["maxmemory"],
+            used=info["used_memory"],
+            windows=info.get("db0", {}).get("keys", 0),
+            evicted=info["evicted_keys"],
+            expired=info["expired_keys"],
+            refused=info.get("errorstat_OOM", {}).get("count", 0),
         )

@@ -121,12 +121,12 @@ class Folder:
         verdict: Got = "miss"
         for replayed in (False, True):
             path = self.path(chain, replayed=replayed)
-            result = self._load(path)
-            page = judge(self._space, chain, self._page_bytes, result) if isinstance(result, bytes) else None
+            content = self._load(path)
+            page = judge(self._space, chain, self._page_bytes, content) if isinstance(content, bytes) else None
             if page is not None and page.replayed == replayed:
                 return "hit", page
-            if result != "miss":
-                verdict = "expired" if result == "expired" else "mismatch"
+            if content != "miss":
+                verdict = "expired" if content == "expired" else "mismatch"
                 _remove(path)
         return verdict, None
 

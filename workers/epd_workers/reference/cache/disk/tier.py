@@ -153,14 +153,14 @@ class DiskPages:
     def _read(self, fetch: Fetch, chain: bytes) -> bool:
         """Add a page to a fetch; False if that was the last."""
         try:
-            result, page = self._folder.read(chain)
+            outcome, page = self._folder.read(chain)
         except OSError as error:
             self._fault.failed("get", error)
             self._tally.got("error")
             return False
         self._fault.worked("get")
         if page is None or fetch.add(page):
-            self._tally.got(result)
+            self._tally.got(outcome)
             self._tally.moved("get", 0 if page is None else self._page_bytes)
             return page is not None
         self._tally.got("timeout")
