@@ -83,7 +83,7 @@ class Result:
         return Latency.of(times) if times else None
 
     def gap(self, kind: Kind) -> Latency | None:
-        """Inter-token latency; None if nothing was answered, or with one token alone."""
+        """Inter-token latency; None if nothing was answered, or with a single token."""
         gaps = [gap for sample in self.of(kind) for gap in sample.gaps]
         return Latency.of(gaps) if gaps else None
 

@@ -1,4 +1,4 @@
-"""The trace through the real pool, in this process and on a clock of its own, against what `epd explain` predicts."""
+"""The trace through the real pool, in this process and on a simulated clock, against what `epd explain` predicts."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _WORDS: Final = 256
 _FLAGS: Final = ("--encoder-replay", "on", "--vision", "off")
 _SECONDS: Final = 60.0
 _QUIET: Final = 0.1
-# Before every turn that is timed, whatever had to be done to bring its state about.
+# Before every timed turn, whatever its state needs.
 _PAUSE: Final = 0.3
 
 

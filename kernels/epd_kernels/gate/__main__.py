@@ -92,7 +92,7 @@ def _show(measured: Measured, breaches: Sequence[str], *, as_json: bool) -> int:
 
 
 def keep_compiled() -> None:
-    """Let Triton keep what it compiles beside our other caches, unless TRITON_CACHE_DIR says where."""
+    """Keep Triton's cache beside our other caches, unless TRITON_CACHE_DIR is set."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "epd" / "triton"))
 

@@ -1,4 +1,4 @@
-"""What a prefill pod says of itself in ``GET /server_info``: whether it replays, and how its window pool does. Pure."""
+"""What a prefill pod reports in ``GET /server_info``: whether it replays, and how its window pool does. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Replay:
-    """What one pod says of replay."""
+    """What one pod reports about replay."""
 
     decoder: Decoder
     encoder: Encoder
@@ -78,11 +78,11 @@ class Replay:
 
 @dataclass(frozen=True)
 class SwaPool:
-    """What one pod says of the pool of windows that it uses.
+    """What one pod reports about the pool of windows that it uses.
 
     Attributes:
-        engine: What the pool is made of; empty when the pod cannot tell.
-        fault: What is the matter with it, in one word; empty when nothing is.
+        engine: The kind of pool; empty when the pod does not know.
+        fault: What is wrong with it, in one word; empty when nothing is.
         hits: Lookups that found their window, since the pool was configured.
         misses: Lookups that did not.
         stored: Windows that the pool took.
@@ -103,10 +103,10 @@ class SwaPool:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What one pod says of itself.
+    """What one pod reports.
 
     Attributes:
-        replay: Of bounded replay; None if it says nothing, or nothing of use.
+        replay: Of bounded replay; None if it reports nothing, or nothing usable.
         swa_pool: Of its window pool, likewise; also None where it uses none.
         faults: Which parts of it cannot be used, each with the rule that it breaks.
     """

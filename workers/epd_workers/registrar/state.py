@@ -43,7 +43,7 @@ def document(
         pod: Name of this router pod.
         version: The router program's name and version.
         engine_port: Port of the engines' HTTP servers.
-        reports: Pod uid -> what the pod says of itself.
+        reports: Pod uid -> what the pod reports.
 
     Returns:
         JSON: schema, pod, compatKeys, router, workers, encoders; every list sorted by pod name.

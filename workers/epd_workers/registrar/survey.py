@@ -1,4 +1,4 @@
-"""What the prefill pods say of themselves, asked from the pods one by one.
+"""What the prefill pods report, asked from the pods one by one.
 
 The tricky idea: this runs beside the membership loop and never inside it. An engine in the middle of a long step
 answers late or not at all, and who is a member must not wait for that; so what is known here is as old as it may be,

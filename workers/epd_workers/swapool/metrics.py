@@ -1,4 +1,4 @@
-"""What a pool tells Prometheus."""
+"""A pool's metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ MARGIN: Final = 0.001
 
 
 class WindowPool:
-    """Windows under their keys, in whatever server the engine speaks to.
+    """Windows under their keys, in the server that the engine speaks to.
 
     Losing the server, some of its contents or every answer costs hits, nothing else. Memory is bounded by
     `readers + writers` buffers and `depth` windows that wait to be stored; so is the number of threads.
@@ -104,11 +104,11 @@ class WindowPool:
         Args:
             key: The window.
             deadline: Seconds from now; an answer after that counts for nothing.
-            done: Called once when the verdict has fallen, by the thread that brought it about, which may be this one
-                before this returns. Must neither raise nor wait.
+            done: Called once when the verdict is reached, by the thread that reached it, which may be this one before
+                this returns. Must neither raise nor wait.
         """
         begun = time.monotonic()
-        # What never waits needs no watch: a pause of this very process would be taken for a fault of the server.
+        # What never waits needs no deadline: a pause of this process would be taken for a fault of the server.
         patience = LONGEST_WAIT if self._direct is not None else min(deadline, LONGEST_WAIT) - MARGIN
         useless = not deadline > (0 if self._direct is not None else MARGIN)
         ticket = None if self._closed or useless else self._reading.admit()

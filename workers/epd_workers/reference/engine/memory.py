@@ -99,13 +99,13 @@ class Memory:
         """Begin an empty sequence with what there is of its prompt; at least one token is left to run.
 
         Without encoder replay that ends where the tree has the windows too, and with decoder replay a window before the
-        prompt's end at latest. With encoder replay windows are never kept here: it ends where a pool had the window, or
-        at the last page, and the rows before run again.
+        prompt's end at the latest. With encoder replay windows are never kept here: it ends where a pool had the
+        window, or at the last page, and the rows before run again.
 
         Args:
             sequence: The prompt's.
             key: Names of its tokens.
-            salt: Whom it may share with.
+            salt: Only prompts with the same one share.
             prefetched: What others had left; the caller writes it into the pages that are reserved here.
         """
         if not self._cache:
@@ -125,7 +125,7 @@ class Memory:
         return start
 
     def _start(self, tokens: int, matched: int, prefetched: Prefetched) -> Start:
-        """The one verdict: adopt the window, or run the rows before the last page again.
+        """Decide: adopt the window, or run the rows before the last page again.
 
         A window that was asked for long ago may end far before the pages that have come since: running all behind it
         would cost more than the replay.
@@ -189,7 +189,7 @@ class Memory:
         Args:
             sequence: Which one; it may run on.
             key: Of its tokens, as far as known.
-            salt: Whom it may share with.
+            salt: Only prompts with the same one share.
             windows_from: First position whose windows are complete; for a sequence that ends if above 0, as the
                 windows before are given up.
         """

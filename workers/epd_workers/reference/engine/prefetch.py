@@ -51,7 +51,7 @@ class Prefetch:
     None of its methods waits, and none passes on what a store raises: that counts as nothing found.
 
     Args:
-        stores: Whom to ask.
+        stores: Where to look.
         geometry: Sizes of what is asked for.
         layers: How many layers a window has.
         wake: Called whenever the prefetch may have become ready, by any thread that holds no lock of this object.
@@ -180,7 +180,7 @@ class Prefetcher:
     """Prefetches for one engine's requests.
 
     Args:
-        stores: Whom to ask.
+        stores: Where to look.
         limits: Whether windows and pages of others can be used at all.
         memory: What is here already.
         layers: How many layers a window has.

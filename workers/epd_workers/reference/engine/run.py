@@ -98,7 +98,7 @@ class Run:
 
     @property
     def windows_from(self) -> int:
-        """First position whose windows are complete: prefill sends those of the last rows alone."""
+        """First position whose windows are complete: prefill sends only those of the last rows."""
         window = self._model.config.window
         return max(0, len(self.job.prompt.token_ids) - window) if self.job.kind == "resume" else 0
 

@@ -251,7 +251,7 @@ class Scheduler:
         return chosen
 
     def _begin(self, run: Run) -> bool:
-        """Let a prompt whose turn has come take over what there is of it; False if none of its rows is to run now."""
+        """Let a prompt whose turn has come take over what is cached of it; False if none of its rows runs now."""
         try:
             with self._changed:
                 if not (run.alive and run.prefilling) or run.blocked(time.monotonic()):
@@ -378,7 +378,7 @@ class Scheduler:
             self._changed.notify()
 
     def _end(self, rid: str, last: Event | None) -> None:
-        """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted.
+        """Free what a job holds, admit the requests that waited for it, then end it; None means that it was aborted.
 
         Pages that a step may be working on are released at its end, unless it is the step itself that ends the
         job: a request that is admitted now takes no page before the next step.

@@ -103,7 +103,7 @@ class Stores:
     Attributes:
         windows: Spares a returning prompt the rows that encoder replay would run again.
         pages: Spares it the rows that no longer have their entries here.
-        approximate: Hand in the windows of runs that approximate, too; who goes on from one approximates as well.
+        approximate: Hand in the windows of approximate runs, too; a run that goes on from one is approximate as well.
     """
 
     windows: WindowStore | None = None

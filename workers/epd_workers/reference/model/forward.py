@@ -112,7 +112,7 @@ class Forward:
         return Rows(layout, image, turns, read, written)
 
     def _narrow(self, state: State, batch: Batch) -> State:
-        """Go on with the late rows alone."""
+        """Go on with only the late rows."""
         late, rows = batch.layouts.late, batch.rows
         if late is None:
             return state

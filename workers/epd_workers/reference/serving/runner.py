@@ -95,7 +95,7 @@ class LoneRunner:
         self.queues = Queues()
 
     def abandon(self, job: Job, error: Exception) -> None:
-        """Do nothing: a failure here is seen by the client alone."""
+        """Do nothing: only the client sees a failure here."""
 
 
 class AggregatedRunner(LoneRunner):

@@ -117,7 +117,7 @@ def _other_faults(where: Path) -> tuple[str, ...]:
 
 
 def _unfit(model: LoadedModel) -> list[str]:
-    """Where tokenizer and configuration, each fine alone, speak of different ids."""
+    """Where tokenizer and configuration, each fine by itself, disagree on ids."""
     config, tokenizer = model.weights.config, model.tokenizer
     pairs = (
         ("text_config.vocab_size", config.text.vocab_size, tokenizer.vocab_size),

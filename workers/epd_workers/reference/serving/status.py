@@ -1,4 +1,4 @@
-"""The routes that tell what this server is and how busy it is."""
+"""The routes that report what this server is and how busy it is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_DIGITS = 9
 
 @dataclass(frozen=True)
 class Status:
-    """Everything that the status routes tell.
+    """Everything that the status routes report.
 
     Attributes:
         options: How this server was started.

@@ -142,7 +142,7 @@ def examine(
         model: The checkpoint.
         mode: How to serve.
         cases: The questions.
-        tell: Hears after each question how many are done, and of how many.
+        tell: Called after each question with how many are done, and of how many.
     """
     examinee = Examinee(model, mode, max(len(case.prompt) for case in cases))
     right: dict[str, list[bool]] = defaultdict(list)

@@ -57,7 +57,7 @@ class Probe(nn.Module):
 
 
 class Reader(nn.Module):
-    """Linear readings of whom and what a mentioned fact is about, thrown away after training.
+    """Linear probes for the person and the topic of a mentioned fact, thrown away after training.
 
     They are read off the rows that become global entries: at a fact's last word, and where that word is asked for. The
     same reading for both makes the two alike, which is what attention needs to find one from the other.

@@ -239,7 +239,7 @@ class Folder:
     def _place(self, path: Path, content: bytes) -> None:
         """Let the file appear, whole or not at all.
 
-        Nothing is forced to the medium: after a power cut the checksum tells what arrived there.
+        Nothing is forced to the medium: after a power cut the checksum shows what arrived there.
         """
         part = path.parent / f"part.{secrets.token_hex(8)}"
         try:
