@@ -90,7 +90,7 @@ def _turns(points: Sequence[Turn], path: Path) -> Path:
 
 
 def _hits(cells: Sequence[Cell], path: Path) -> Path:
-    """Reckoned shares as lines over the time to live, measured ones as points, for the trace's own rate."""
+    """Predicted shares as lines over the time to live, measured ones as points, for the trace's own rate."""
     least = min(cell.copies for cell in cells)
     mine = [cell for cell in cells if cell.copies == least]
     ttls = np.linspace(5, 1.1 * max(cell.ttl for cell in mine), 200)

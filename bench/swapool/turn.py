@@ -90,7 +90,7 @@ class _Server:
         return 1000 * (time.perf_counter() - begun)
 
     def counts(self) -> dict[str, Any]:
-        """What the pool came to."""
+        """What the server reports about its pool."""
         with urllib.request.urlopen(f"{self._url}/server_info", timeout=_SECONDS) as answer:  # noqa: S310 - as above
             result: dict[str, Any] = json.load(answer)["swa_pool"]
         return result
@@ -111,7 +111,7 @@ class _Bench:
         self._pooled = pooled
         self._alone = alone
         self._pool = pool
-        self._random = random.Random(0)  # noqa: S311 - words of no meaning
+        self._random = random.Random(0)  # noqa: S311 - meaningless words
 
     def round(self, tokens: int) -> dict[State, float]:
         """Each state once."""

@@ -54,7 +54,7 @@ class Lookup:
         return self._done.is_set()
 
     def wait(self) -> Window | None:
-        """Return the window as soon as it is there; None once it is certain not to come, at the deadline at the latest."""
+        """Return the window once it is there; None once it is certain not to come, at the deadline at the latest."""
         if not self._done.is_set():
             self._done.wait(max(0.0, self.deadline - time.monotonic()))
         return self.take()

@@ -1,4 +1,4 @@
-"""The bytes of all pages and who may have which."""
+"""The bytes of all pages, and their allocation."""
 
 from __future__ import annotations
 

@@ -63,8 +63,14 @@ class _Part:
 class EncoderPool:
     """The prefill's client of all encoders.
 
-    Attributes of the constructor: ``bind_host`` and ``advertised_host`` are where embeddings are awaited and the
-    address that encoders get; ``hidden`` is the width of an embedding row; ``seconds`` bounds one try of one part.
+    Args:
+        registry: The encoders.
+        session: Shared HTTP session.
+        context: Of the sockets.
+        bind_host: Where embeddings are awaited.
+        advertised_host: The address of that for encoders.
+        hidden: Width of an embedding row.
+        seconds: Bound of one try of one part.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Page files: where they lie, how one is written and read, and which of them are to go."""
+"""Page files: where they are, how one is written and read, and which of them are removed."""
 
 from __future__ import annotations
 
