@@ -241,5 +241,5 @@ def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["--only", "hits", "--quick", "--json", "--plots", str(tmp_path)]) == 0
     captured = json.loads(capsys.readouterr().out)
     assert (captured["latency"], captured["turns"], len(captured["hits"])) == ([], [], 4)
-    assert all(abs(cell["measured"] - cell["reckoned"]) <= POINTS / 100 for cell in captured["hits"])
+    assert all(abs(cell["measured"] - cell["predicted"]) <= POINTS / 100 for cell in captured["hits"])
     assert [path.name for path in tmp_path.iterdir()] == ["swapool-hits.svg"]

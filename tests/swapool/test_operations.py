@@ -1,4 +1,4 @@
-"""A Mooncake pool's servers come and go, as its operator and its nodes make them; whoever uses it goes on."""
+"""A Mooncake pool's servers come and go, as its operator and its nodes do; its users go on."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_d4_the_master_restarts(cluster: Cluster, opened: Opening) -> None:
-    """It forgets everything. Nobody else restarts: stores join it anew, users go on, and a new one joins as well."""
+    """It forgets everything. Nobody else restarts: stores rejoin it, users go on, and a new one joins as well."""
     before = [store.child for store in cluster.stores]
     pool = opened(cluster.address)
     until(lambda: recovered(pool), JOIN)

@@ -146,7 +146,7 @@ def test_what_makes_no_window_is_dropped(opened: Opening, data: bytes | None, tt
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("deadline", [0, -1, math.nan, -math.inf])
-def test_no_time_is_no_fault_of_the_server(deadline: float, local: bool) -> None:
+def test_no_time_is_not_the_server_s_fault(deadline: float, local: bool) -> None:
     pool = WindowPool(Faulty(local=local), SPACE.largest)
     begun = time.perf_counter()
     assert pool.get(key(1), deadline) is None
@@ -156,7 +156,7 @@ def test_no_time_is_no_fault_of_the_server(deadline: float, local: bool) -> None
     pool.close()
 
 
-def test_full_is_no_fault_of_the_server() -> None:
+def test_full_is_not_the_server_s_fault() -> None:
     pool = WindowPool(Faulty(writing=failing(Full("no room"))), SPACE.largest)
     for number in range(3):
         pool.put(key(number), rows(key(number)), 300)

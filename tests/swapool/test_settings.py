@@ -26,7 +26,7 @@ def test_an_address_suffices() -> None:
     assert parse(b'{"address": "valkey://host"}') == PoolSettings("valkey://host", ttl=300, deadline=0.02)
 
 
-def test_nothing_is_no_pool() -> None:
+def test_nothing_means_no_pool() -> None:
     assert parse(b" {} ") is None
 
 

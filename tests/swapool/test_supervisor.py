@@ -264,7 +264,7 @@ def test_a_health_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
 
 @dataclass
 class Stubborn:
-    """A program that does not end when it is told to."""
+    """A program that does not end on SIGTERM."""
 
     grace: float = 0.2
     name: str = "stubborn"

@@ -54,7 +54,7 @@ def test_every_stream_is_a_parameter() -> None:
 
 def test_the_page_for_readers_is_current() -> None:
     message = table.markdown(measured())
-    assert PAGE.read_text() == message, "write it anew with python -m epd_kernels.gate --write"
+    assert PAGE.read_text() == message, "write it again with python -m epd_kernels.gate --write"
 
 
 def test_each_generation_gets_its_own_matrix_instruction() -> None:

@@ -38,7 +38,7 @@ KERNELS = {
 
 
 def trunk(operations: Operations) -> Trunk:
-    """Window layers and Engram, pairs, the decoder half's source and a layer that selects anew; a picture."""
+    """Window layers and Engram, pairs, the decoder half's source and a layer that selects again; a picture."""
     return Trunk(tiny(), 3, 40, (range(5, 9),), operations=operations)
 
 

@@ -178,7 +178,7 @@ def test_batched_equals_single(
 def test_a_prefix_hit_equals_a_cold_start(
     model: LoadedModel, prompt: Prompt, shared: int, more: int, chunk: int, page_size: int
 ) -> None:
-    """Whether an earlier request was shorter, longer, or ran into its answer, and whoever else still runs."""
+    """Whether an earlier request was shorter, longer, or ran into its answer, and whatever else still runs."""
     head = Prompt(
         prompt.token_ids[: max(1, shared)], [i for i in prompt.images if i.start + len(i.embeddings) <= shared]
     )

@@ -1,4 +1,4 @@
-"""What requests leave for each other, and what is told about it."""
+"""What requests leave for each other, and what is reported about it."""
 
 from __future__ import annotations
 

@@ -160,9 +160,9 @@ class Reference:
     def replayed(self, prompt: Prompt, new: int, hit: int) -> list[torch.Tensor]:
         """Logits behind `hit` of a run that has no window before it and runs the rows of one again."""
         loop = self._until(prompt, hit)
-        end, again = len(prompt.token_ids), min(hit, WINDOW)
+        end, replayed = len(prompt.token_ids), min(hit, WINDOW)
         stops = [*range(hit + self.chunk, end, self.chunk), end]
-        loop.answer(loop.through(stops, again), new - 1)
+        loop.answer(loop.through(stops, replayed), new - 1)
         return loop.seen
 
     @property

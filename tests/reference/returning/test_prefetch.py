@@ -56,14 +56,14 @@ class Leaving(Windows):
 
 
 @pytest.mark.parametrize("during", ["fetch", "begin", ""])
-def test_nothing_is_left_of_who_goes_while_it_is_asked_for(
+def test_nothing_is_left_of_a_request_that_goes_meanwhile(
     model: LoadedModel, during: Literal["fetch", "begin", ""]
 ) -> None:
     stores = Leaving(model, during)
     stores.prefetch.start(CHAINS, matched=4, longest=19)
     assert stores.prefetch.ready
     assert stores.wakes.acquire(blocking=False)
-    assert stores.read > 0  # whoever reads what has come wants no more
+    assert stores.read > 0  # taking what has come ends the prefetch
     assert [key.position for key in stores.asked] == ([] if during == "fetch" else [16])
     actual = stores.prefetch.take()
     assert actual == (Prefetched(1, (stores.page,) * 3, 16) if not during else Prefetched(1, position=actual.position))

@@ -140,7 +140,7 @@ async def test_what_would_steer_the_answer_is_refused_not_ignored(
     await client.completions.create(model=MODEL, prompt="hi", max_tokens=1, extra_body={field: None})
 
 
-async def test_more_answers_than_a_server_holds_are_no_overload(client: openai.AsyncOpenAI) -> None:
+async def test_more_answers_than_a_server_holds_are_not_an_overload(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="split it"):
         await client.completions.create(model=MODEL, prompt=["hi"] * 100, max_tokens=1)
 

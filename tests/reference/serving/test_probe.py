@@ -41,9 +41,9 @@ async def test_the_question_is_asked_at_start_and_on_request(fleet: Fleet, tmp_p
     assert (asked.status, asked.body) == (200, "OK")
     for role in ("decode", "encode"):
         server = await fleet.start(role, *path)
-        for query, words in (("?semantic=true", "OK, but there was no question to ask here"), ("", "OK")):
+        for query, body in (("?semantic=true", "OK, but there was no question to ask here"), ("", "OK")):
             answer = await server.get("/health_generate" + query)
-            assert (answer.status, answer.body) == (200, words)
+            assert (answer.status, answer.body) == (200, body)
     wrong = await prefill.get("/health_generate?semantic=perhaps")
     assert (wrong.status, wrong.message) == (400, "semantic is 'perhaps': must be true or false")
 
@@ -91,7 +91,7 @@ def test_no_question(tmp_path: Path, text: str | None) -> None:
 def test_limits_without_room_for_the_question_are_told(
     tmp_path: Path, flags: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = [
+    arguments = [
         "--role",
         "aggregated",
         "--port",
@@ -102,7 +102,7 @@ def test_limits_without_room_for_the_question_are_told(
         str(write(tmp_path, "blue" * 9)),
     ]
     threads = torch.get_num_threads()
-    assert main([*words, *flags]) == 1
+    assert main([*arguments, *flags]) == 1
     torch.set_num_threads(threads)
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage().startswith("cannot start: the question that proves this server does not fit into it")

@@ -82,9 +82,9 @@ async def test_killed_processes_leave_nothing_behind_in_their_peers(program: Sta
 @pytest.mark.nightly
 async def test_a_taken_port_ends_the_program_with_a_plain_message(program: Starting, checkpoint: Path) -> None:
     server = await program("aggregated")
-    words = ["--role", "decode", "--port", str(server.port), "--model-path", str(checkpoint)]
+    arguments = ["--role", "decode", "--port", str(server.port), "--model-path", str(checkpoint)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epd_workers.reference.main", *words, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "epd_workers.reference.main", *arguments, stderr=asyncio.subprocess.PIPE
     )
     _, error = await process.communicate()
     assert process.returncode == 1

@@ -228,8 +228,8 @@ async def test_a_decode_that_dies_behind_the_router(routed: Routed) -> None:
         routed.fleet.running.remove(routed.decode)
         text = await answer.text()
     assert "error" in text
-    again = await routed.fleet.start("decode", *ROOMY)
-    await add_workers(routed.fleet, routed.url, [again])
+    successor = await routed.fleet.start("decode", *ROOMY)
+    await add_workers(routed.fleet, routed.url, [successor])
     await healthy(routed.fleet, routed.url, 3)
-    routed.decode = again
+    routed.decode = successor
     await routed.works()

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, or with options that do not suit it, is told before a server starts."""
+"""What is wrong with a checkpoint, or with options that do not suit it, is reported before a server starts."""
 
 from __future__ import annotations
 

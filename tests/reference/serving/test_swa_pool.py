@@ -211,7 +211,7 @@ async def test_a_conversation_that_returns_to_another_prefill(site: Site, valkey
         _, answer = await fleet.pair(prefills[number % 2], decode, turn(ids, cache_salt="ours"), "/generate")
         assert answer.body["output_ids"] == (await ask(alone, ids)).body["output_ids"]
         assert cached(answer) == known
-        # What prefill has made of the prompt and decode of the answer is there for whoever is asked next.
+        # What prefill made of the prompt and decode of the answer is there for the next server that is asked.
         await kept(decode, number + 1, after(ids) // PAGE, *prefills)
         ids, known = next_turn(ids, answer), after(ids)
     assert [await adopted(prefill) for prefill in prefills] == [1, 2]

@@ -78,11 +78,11 @@ def test_pictures_stand_at_their_places(seed: int) -> None:
 @given(st.integers(0, 1000), st.sampled_from([(126, 126), (300, 150), (96, 112)]))
 def test_cells_say_what_stands_where(seed: int, size: tuple[int, int]) -> None:
     rng = Random(seed)
-    one = Scene.draw(rng, size, held=False)
-    actual = WRITER.pictures([one], rng).cells[0]
+    scene = Scene.draw(rng, size, held=False)
+    actual = WRITER.pictures([scene], rng).cells[0]
     held = actual[actual[:, 0] > 0].tolist()
     messages = [(SHAPES[shape - 1], list(COLOURS)[colour - 1], place) for shape, colour, place in held]
-    assert messages == [(thing.shape, thing.colour, thing.place) for thing in one.things]
+    assert messages == [(thing.shape, thing.colour, thing.place) for thing in scene.things]
 
 
 @settings(max_examples=15)

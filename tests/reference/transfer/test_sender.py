@@ -53,7 +53,7 @@ async def hello(pair: Pair, number: int) -> tuple[asyncio.StreamReader, asyncio.
 
 
 @pytest.mark.parametrize("first", ["prefill", "decode", "both"])
-async def test_pieces_and_handover_arrive_whoever_comes_first(pair: Pair, first: str) -> None:
+async def test_pieces_and_handover_arrive_whichever_side_comes_first(pair: Pair, first: str) -> None:
     async def late(name: str) -> None:
         await asyncio.sleep(0 if first in {name, "both"} else 0.1)
 

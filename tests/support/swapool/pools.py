@@ -119,7 +119,7 @@ def share_a_key(writers: list[WindowPool], reader: WindowPool) -> None:
         each.join()
     assert set(seen) <= {rows(name), other, None}
     assert seen.count(None) < len(seen)
-    assert not any("code" in pool.fault for pool in (reader, *writers)), "a race is no fault of the server"
+    assert not any("code" in pool.fault for pool in (reader, *writers)), "a race is not the server's fault"
 
 
 def use_at_once(pool: WindowPool, rounds: int = 60) -> None:
@@ -157,7 +157,7 @@ def survives(server: Server, pool: WindowPool) -> None:
             taken, actual = lookups(pool, names, 20, pause=0.01)
             seconds.extend(taken)
             hits.append(actual)
-            # What was lost is stored again, as whoever replays does.
+            # What was lost is stored again, as an engine that replays does.
             pool.put(names[len(hits) % 8], rows(names[len(hits) % 8]), 300)
 
     made, size = threads(), resident()

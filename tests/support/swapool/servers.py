@@ -174,7 +174,7 @@ class Supervised(Server):
         return self.ask("/health")[0] == 200
 
     def alive(self) -> bool:
-        """Whether starting it anew would be of no help, by its own account."""
+        """Whether a restart would not help, by its own account."""
         return self.ask("/live")[0] == 200
 
     def figure(self, name: str) -> float | None:

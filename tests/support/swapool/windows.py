@@ -76,7 +76,7 @@ def lookups(pool: WindowPool, names: list[Key], count: int, pause: float = 0.0) 
 
 
 def keeps_to_the_deadline(seconds: list[float]) -> None:
-    """Lookups took these, sorted: none waited longer than it was told to, whatever the server did."""
+    """Lookups took these, sorted: none waited past its deadline, whatever the server did."""
     assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
     assert seconds[-1] <= DEADLINE + SLACK
 
