@@ -45,8 +45,8 @@ def main() -> None:
     as_json = parser.parse_args().json
     stack = stacks.prepare()
     stacks.install(stack)
-    result = measure(Kube(stack.kubeconfig, manager="epd-bench"))
-    print(json.dumps(result) if as_json else "\n".join(f"{name:22} {value:g}" for name, value in result.items()))
+    figures = measure(Kube(stack.kubeconfig, manager="epd-bench"))
+    print(json.dumps(figures) if as_json else "\n".join(f"{name:22} {value:g}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

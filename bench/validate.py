@@ -40,7 +40,7 @@ spec:
 """
 
 
-def seconds(epd: list[str], words: list[str], folder: Path) -> tuple[float, float]:
+def seconds(epd: list[str], arguments: list[str], folder: Path) -> tuple[float, float]:
     """CPU and wall seconds of one run of the program `epd`; the exit status may be 0 or 1.
 
     Raises:
@@ -48,7 +48,7 @@ def seconds(epd: list[str], words: list[str], folder: Path) -> tuple[float, floa
     """
     start = time.perf_counter()
     child = subprocess.Popen(  # noqa: S603 - our own program
-        [*epd, *words], cwd=folder, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*epd, *arguments], cwd=folder, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - start
@@ -56,7 +56,7 @@ def seconds(epd: list[str], words: list[str], folder: Path) -> tuple[float, floa
     with child:
         errors = child.stderr.read().decode() if child.stderr is not None else ""
     if child.returncode not in {0, 1}:
-        raise RuntimeError(f"epd {' '.join(words)} ended with {child.returncode}: {errors}")
+        raise RuntimeError(f"epd {' '.join(arguments)} ended with {child.returncode}: {errors}")
     return usage.ru_utime + usage.ru_stime, wall
 
 
@@ -66,10 +66,10 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
 
-def medians(epd: list[str], words: list[str], folder: Path, runs: int) -> tuple[float, float]:
+def medians(epd: list[str], arguments: list[str], folder: Path, runs: int) -> tuple[float, float]:
     """Medians of CPU and wall seconds, after one run that compiles what is not yet."""
-    seconds(epd, words, folder)
-    measured = [seconds(epd, words, folder) for _ in range(runs)]
+    seconds(epd, arguments, folder)
+    measured = [seconds(epd, arguments, folder) for _ in range(runs)]
     return statistics.median(cpu for cpu, _ in measured), statistics.median(wall for _, wall in measured)
 
 
@@ -93,8 +93,8 @@ def measure(python: str) -> dict[str, float]:
             "many_files": (["validate", "specs"], 3),
             "many_command_lines": (["validate", "--cases", "cases.jsonl"], 3),
         }
-        for job, (words, runs) in jobs.items():
-            cpu, wall = medians(epd, words, folder, runs)
+        for job, (arguments, runs) in jobs.items():
+            cpu, wall = medians(epd, arguments, folder, runs)
             figures[f"{job}_cpu_s"] = round(cpu, 3)
             figures[f"{job}_wall_s"] = round(wall, 3)
     return figures

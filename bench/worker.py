@@ -130,11 +130,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in range(given.runs):
         sys.stderr.write(f"start {number + 1} of {given.runs}\n")
         runs.append(measure())
-    result = {name: Spread.of([getattr(run, name) for run in runs]) for name in vars(runs[0])}
+    spreads = {name: Spread.of([getattr(run, name) for run in runs]) for name in vars(runs[0])}
     if given.json:
-        print(json.dumps({name: spread.to_json() for name, spread in result.items()}))
+        print(json.dumps({name: spread.to_json() for name, spread in spreads.items()}))
         return 0
-    for name, spread in result.items():
+    for name, spread in spreads.items():
         print(f"{name:18} {spread.median:8.1f}  ({spread.low:.1f}-{spread.high:.1f})")
     return 0
 

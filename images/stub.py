@@ -195,9 +195,9 @@ def stub(soname: str, symbols: Iterable[str]) -> bytes:
     Layout: one read-execute segment (headers, symbols, strings, hash, relocations, code), one read-write segment.
     """
     names = sorted(set(symbols))
-    words = [*names, _CLASS_TYPE_INFO, soname]
-    strings = b"\0" + b"".join(word.encode() + b"\0" for word in words)
-    offsets = [1 + sum(len(word.encode()) + 1 for word in words[:index]) for index in range(len(words))]
+    texts = [*names, _CLASS_TYPE_INFO, soname]
+    strings = b"\0" + b"".join(text.encode() + b"\0" for text in texts)
+    offsets = [1 + sum(len(text.encode()) + 1 for text in texts[:index]) for index in range(len(texts))]
     layout = _Layout(names, strings)
     symtab = bytes(24)
     for name, offset in zip(names, offsets, strict=False):
@@ -215,7 +215,7 @@ def stub(soname: str, symbols: Iterable[str]) -> bytes:
         (64, layout.segments()),
         (layout.symtab, symtab),
         (layout.strtab, strings),
-        (layout.hash, _hash_table([*words[:-1]])),
+        (layout.hash, _hash_table([*texts[:-1]])),
         (layout.rela, _relocations(layout, dict(zip(names, offsets, strict=False)))),
         (layout.code, _trap(len(MESSAGE)) + MESSAGE + _getter(layout.slot - layout.text_end)),
         (layout.data, b"".join(struct.pack("<QQ", *entry) for entry in dynamic)),

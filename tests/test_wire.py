@@ -98,7 +98,7 @@ def served_info(reason: str = "", fault: Fault = "") -> dict[str, Any]:
     for half in ("decoder", "encoder"):
         setattr(replay, f"{half}_active", not reason)
         setattr(replay, f"{half}_reason", reason)
-    report = cache_report.Report(cast("Any", replay), cast("Any", None), cast("Any", None), encoder_layers=4)
+    report = cache_report.CacheReport(cast("Any", replay), cast("Any", None), cast("Any", None), encoder_layers=4)
     return {"replay": report.replay(), "swa_pool": asdict(PoolReport("valkey", fault))}
 
 

@@ -91,7 +91,7 @@ class Options:
         )
 
 
-def parse(words: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a bad value ends the process with a message and status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench.epd", description=__doc__)
     add = parser.add_argument
@@ -105,7 +105,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
     add("--quick", action="store_true", help=f"a short look: {QUICK_COUNT} requests, no plot unless --plot is given")
     add("--plot", type=plot.file, metavar="FILE", help="SVG or PNG; default: docs/images/epd.svg")
     add("--json", action="store_true", help="one JSON object with every request instead of a table")
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     return Options(
         topologies=tuple(dict.fromkeys(given.topologies)),
         requests=given.requests or (QUICK_COUNT if given.quick else COUNT),
@@ -146,9 +146,9 @@ async def measure(topology: str, options: Options, folder: Path) -> Result:
         return Result(topology, tuple(samples), fleet.cpu_seconds - before, time.perf_counter() - start)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures and write the plot; the exit status is 1 if a request or a process failed."""
-    options = parse(words)
+    options = parse(arguments)
     results = []
     try:
         with tempfile.TemporaryDirectory() as name:

@@ -128,9 +128,9 @@ async def running(topology: str, flags: Sequence[str], folder: Path) -> AsyncIte
         session = await exits.enter_async_context(
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_read=SILENT_SECONDS))
         )
-        pairs = any(role[0] == "prefill" for role in TOPOLOGIES[topology])
+        pairs = any(role == "prefill" for role, *_ in TOPOLOGIES[topology])
         router, url = await _router(exits, folder, pairs=pairs)
-        servers = [await _server(exits, folder, [*words, *flags]) for words in TOPOLOGIES[topology]]
+        servers = [await _server(exits, folder, role, [*own, *flags]) for role, *own in TOPOLOGIES[topology]]
         for server in servers:
             await server.member.until(partial(_answers, session, f"{server.url}/ready"))
         await router.until(partial(_answers, session, f"{url}/health"))
@@ -142,10 +142,10 @@ async def running(topology: str, flags: Sequence[str], folder: Path) -> AsyncIte
         yield Fleet(url, (router, *(server.member for server in servers)), session)
 
 
-async def _spawn(exits: contextlib.AsyncExitStack, name: str, folder: Path, words: Sequence[str]) -> Member:
+async def _spawn(exits: contextlib.AsyncExitStack, name: str, folder: Path, command: Sequence[str]) -> Member:
     path = folder / f"{name}.log"
     with path.open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*words, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     exits.push_async_callback(_end, process)
     return Member(name, process, path)
 
@@ -158,16 +158,16 @@ async def _end(process: Process) -> None:
 
 async def _router(exits: contextlib.AsyncExitStack, folder: Path, *, pairs: bool) -> tuple[Member, str]:
     port, metrics = free_ports(2)
-    words = [SMG, "launch", "--host", HOST, "--port", str(port), "--prometheus-port", str(metrics)]
-    words += ["--policy", "round_robin", "--disable-circuit-breaker", "--retry-max-retries", "1", "--log-level", "warn"]
-    words += ["--worker-startup-check-interval", "1", "--history-backend", "none", "--disable-tokenizer-autoload"]
-    words += ["--health-check-interval-secs", "1", "--health-success-threshold", "1"]
-    words += ["--pd-disaggregation"] if pairs else []
-    return await _spawn(exits, "router", folder, words), f"http://{HOST}:{port}"
+    command = [SMG, "launch", "--host", HOST, "--port", str(port), "--prometheus-port", str(metrics)]
+    command += ["--policy", "round_robin", "--disable-circuit-breaker", "--retry-max-retries", "1"]
+    command += ["--log-level", "warn"]
+    command += ["--worker-startup-check-interval", "1", "--history-backend", "none", "--disable-tokenizer-autoload"]
+    command += ["--health-check-interval-secs", "1", "--health-success-threshold", "1"]
+    command += ["--pd-disaggregation"] if pairs else []
+    return await _spawn(exits, "router", folder, command), f"http://{HOST}:{port}"
 
 
-async def _server(exits: contextlib.AsyncExitStack, folder: Path, words: Sequence[str]) -> _Server:
-    role, *flags = words
+async def _server(exits: contextlib.AsyncExitStack, folder: Path, role: str, flags: Sequence[str]) -> _Server:
     port, bootstrap, encoders = free_ports(3)
     command = [sys.executable, "-m", "epd_workers.reference.main", "--role", role, "--host", HOST, *flags]
     command += ["--port", str(port), "--bootstrap-port", str(bootstrap), "--encoder-bootstrap-port", str(encoders)]

@@ -79,13 +79,13 @@ class Result:
 
     def first(self, kind: Kind) -> Latency | None:
         """Time to first token; None if nothing was answered."""
-        result = [sample.first for sample in self.of(kind)]
-        return Latency.of(result) if result else None
+        times = [sample.first for sample in self.of(kind)]
+        return Latency.of(times) if times else None
 
     def gap(self, kind: Kind) -> Latency | None:
-        """Inter-token latency; None if nothing was answered, or with one token alone."""
-        result = [gap for sample in self.of(kind) for gap in sample.gaps]
-        return Latency.of(result) if result else None
+        """Inter-token latency; None if nothing was answered, or with a single token."""
+        gaps = [gap for sample in self.of(kind) for gap in sample.gaps]
+        return Latency.of(gaps) if gaps else None
 
     def to_json(self) -> dict[str, Any]:
         """Every figure, the single requests' too."""
@@ -98,13 +98,13 @@ class Result:
         }
 
     def _kind(self, kind: Kind) -> dict[str, Any]:
-        first, gap, result = self.first(kind), self.gap(kind), self.of(kind)
+        first, gap, samples = self.first(kind), self.gap(kind), self.of(kind)
         return {
-            "answered": len(result),
+            "answered": len(samples),
             "time_to_first_token": first and first.to_json(),
             "inter_token_latency": gap and gap.to_json(),
-            "prompt_tokens": [sample.prompt_tokens for sample in result],
-            "first_ms": [round(1000 * sample.first, 2) for sample in result],
+            "prompt_tokens": [sample.prompt_tokens for sample in samples],
+            "first_ms": [round(1000 * sample.first, 2) for sample in samples],
         }
 
 

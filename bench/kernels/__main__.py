@@ -52,44 +52,48 @@ class Options:
     json: bool
 
 
-def parse(words: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a bad value ends the process with a message and status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
     names = [operation.name for operation in OPERATIONS]
     add = parser.add_argument
     add("--only", nargs="+", choices=names, metavar="NAME", help=f"some operations: {'; '.join(names)}")
-    add("--machine", choices=[one.name for one in MACHINES], help="whose floors; default: the GPU's here, else H200's")
+    add(
+        "--machine",
+        choices=[machine.name for machine in MACHINES],
+        help="whose floors; default: the GPU's here, else H200's",
+    )
     add("--repeats", type=whole(1), default=REPEATS, metavar="N", help=f"timed calls; default: {REPEATS}")
     add("--json", action="store_true", help="one JSON object with every stream's bytes instead of a table")
-    given = parser.parse_args(words)
-    chosen = tuple(one for one in OPERATIONS if given.only is None or one.name in given.only)
+    given = parser.parse_args(arguments)
+    chosen = tuple(each for each in OPERATIONS if given.only is None or each.name in given.only)
     return Options(chosen, find(given.machine) if given.machine else None, given.repeats, given.json)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; the exit status is 1 where the kernels cannot run or are wrong."""
-    options = parse(words)
-    result = list(points(options.operations, CASES, RELEASED))
+    options = parse(arguments)
+    measured = list(points(options.operations, CASES, RELEASED))
     gpu = ""
     machine: Machine | None = options.machine or DEFAULT
     if torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
         machine = options.machine or find(gpu)
         try:
-            result = _measure(result, options.repeats)
+            measured = _measure(measured, options.repeats)
         except (dispatch.Unavailable, Disagreement) as error:
             print(f"Error: {error}", file=sys.stderr)
             return 1
-    report = table.document(result, machine, gpu)
-    print(json.dumps(report) if options.json else table.table(result, machine, gpu))
+    report = table.document(measured, machine, gpu)
+    print(json.dumps(report) if options.json else table.table(measured, machine, gpu))
     return 0
 
 
-def _measure(result: Sequence[Point], repeats: int) -> list[Point]:
+def _measure(planned: Sequence[Point], repeats: int) -> list[Point]:
     device = torch.device("cuda")
     return list(
         timed(
-            result,
+            planned,
             clock(device),
             kernels=dispatch.load("triton", device),
             baseline=dispatch.load("torch", device),

@@ -48,6 +48,6 @@ MACHINES: Final = (
 
 def find(name: str) -> Machine | None:
     """The machine that a driver's device name means; None for one whose peaks are not listed."""
-    words = name.split()
+    parts = name.split()
     # The H200 NVL is slower than the SXM module.
-    return next((machine for machine in MACHINES if machine.name in words and "NVL" not in words), None)
+    return next((machine for machine in MACHINES if machine.name in parts and "NVL" not in parts), None)

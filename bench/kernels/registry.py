@@ -26,7 +26,7 @@ class Operation:
     Attributes:
         name: Of the function, and which use of it.
         least: Its cost; where rows choose pool rows of their own (selections, candidates), none is read for two.
-        reused: The same if no pool row ever came from memory twice; None where that is no difference.
+        reused: The same if no pool row ever came from memory twice; None where that makes no difference.
         late: Only layers of the decoder half do it.
         trimmed: Only layers that do not run all rows do it.
     """

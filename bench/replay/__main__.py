@@ -65,7 +65,7 @@ class Options:
         return LONG_PAIRS if rows >= LONG else PAIRS
 
 
-def parse(words: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a bad value ends the process with a message and status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench.replay", description=__doc__)
     add = parser.add_argument
@@ -75,7 +75,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
     add("--quick", action="store_true", help="a short look: few lengths, few pairs, no plot unless --plot is given")
     add("--plot", type=plot.file, metavar="FILE", help="SVG or PNG; default: docs/images/replay.svg")
     add("--json", action="store_true", help="one JSON object with every run instead of a table")
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     options = Options(
         lengths=tuple(sorted(set(given.lengths or (QUICK_LENGTHS if given.quick else LENGTHS)))),
         requests=tuple(sorted(set(given.requests or REQUESTS))),
@@ -92,9 +92,9 @@ def parse(words: Sequence[str] | None = None) -> Options:
     return options
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the figures and write the plot."""
-    options = parse(words)
+    options = parse(arguments)
     torch.set_num_threads(1)
     model = load()
     meter = Meter(model, options.lengths[-1], options.requests[-1])

@@ -37,10 +37,10 @@ def _panel(panel: Axes, points: Sequence[Point], requests: int) -> None:
     theory = [point.theory for point in points]
     panel.plot(rows, theory, color="black", linewidth=1, linestyle="--", label="rows x layers, counted", zorder=1)
     for label, color, marker, read in _SERIES:
-        result = [read(point) for point in points]
-        medians = [spread.median for spread in result]
-        below = [spread.median - spread.low for spread in result]
-        above = [spread.high - spread.median for spread in result]
+        spreads = [read(point) for point in points]
+        medians = [spread.median for spread in spreads]
+        below = [spread.median - spread.low for spread in spreads]
+        above = [spread.high - spread.median for spread in spreads]
         panel.errorbar(rows, medians, yerr=(below, above), color=color, marker=marker, markersize=5, capsize=3,
                        linewidth=1.4, label=label)  # fmt: skip
     panel.set_xscale("log", base=2)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Piece = Literal["embedding", "engram", "entries", "head", "selection"]
 SHARED: Final[tuple[Piece, ...]] = ("embedding", "engram", "entries", "head")
-"""What runs for all rows (the head: for the last ones) with and without replay, and is no layer's run over its rows."""
+"""What runs for all rows (the head: for the last ones) with and without replay, outside the layers' run over rows."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,15 @@ class Cost:
 
 
 class Meter(Forward):
-    """Measures prefills of a model over a pool of its own; the arithmetic is that of the forward it extends."""
+    """Measures prefills of a model over a pool of its own; the arithmetic is that of the forward it extends.
+
+    Args:
+        model: What to run.
+        tokens: Most rows of a prefill.
+        requests: Most requests of a prefill; each may leave a page half empty.
+    """
 
     def __init__(self, model: LoadedModel, tokens: int, requests: int) -> None:
-        """Make the pool and wrap the parts that are modules.
-
-        Args:
-            model: What to run.
-            tokens: Most rows of a prefill.
-            requests: Most requests of a prefill; each may leave a page half empty.
-        """
         pages = tokens // PAGE_SIZE + requests
         text = model.weights.config.text
         hashes = EngramHash(text, engram_ids(model.tokenizer)) if text.engram_layer_ids else None

@@ -121,12 +121,12 @@ def measure(
     for name in (COUNTED, "off", TIMED):
         tell(f"warm-up and count, {name}")
         counts[name] = run(name).rows_x_layers
-    result = []
+    timed = []
     for number in range(pairs):
         tell(f"pair {number + 1} of {pairs}")
         if number % 2:
             on, off = run(TIMED), run("off")
         else:
             off, on = run("off"), run(TIMED)
-        result.append((off, on))
-    return Point(tuple(sizes), tuple(result), counts)
+        timed.append((off, on))
+    return Point(tuple(sizes), tuple(timed), counts)

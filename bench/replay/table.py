@@ -20,7 +20,7 @@ NOTES: Final = """\
 CPU s: median of a whole prefill; selection: the share of it, replay off, in index queries, scores and top-k.
 Ratios: replay off / on, median of the pairs (least-greatest), and what that is of the theory, rows x layers off / on.
 shared subtracted: without embedding rows and rotations, Engram, projection and writing of the global entries (layer
-20's for all rows among them), and the head. They run alike either way and are no layer's run over its rows.
+20's for all rows among them), and the head. They run alike either way and do not belong to a layer's run over its rows.
 selection subtracted: without selection, too. Its cost per row grows with the prompt, and 5 of the 8 layers that select
 stand in the decoder half, at one entry a token where the others have one for two: replay leaves out more of it than of
 rows x layers, which lifts the ratio before above the theory. The small widths make its share larger than released ones

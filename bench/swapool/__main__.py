@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.epd.fleet import NotStarted
 from bench.swapool import figure, latency, replay, turn
-from bench.swapool.report import Report
+from bench.swapool.results import Results
 from bench.swapool.table import text
 from bench.swapool.trace import turns
 
@@ -48,7 +48,7 @@ class Options:
     json: bool
 
 
-def parse(words: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a bad value ends the process with a message and status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench.swapool", description=__doc__)
     add = parser.add_argument
@@ -56,7 +56,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
     add("--quick", action="store_true", help="a short look: few points, no plots unless --plots is given")
     add("--plots", type=Path, metavar="DIR", help="folder of the SVGs; default: docs/images")
     add("--json", action="store_true", help="one JSON object with every figure instead of tables")
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     return Options(
         parts=tuple(part for part in PARTS if part in given.only),
         quick=given.quick,
@@ -65,52 +65,52 @@ def parse(words: Sequence[str] | None = None) -> Options:
     )
 
 
-def measure(options: Options, folder: Path) -> Report:
+def measure(options: Options, folder: Path) -> Results:
     """All parts that are asked for.
 
     Raises:
         NotStarted: A server did not start.
         RuntimeError: The pool did not do what was to be timed.
     """
-    report = Report()
+    results = Results()
     if "latency" in options.parts:
         amount = _QUICK_LATENCY if options.quick else latency.Effort()
         points = (point for engine in latency.ENGINES for point in latency.measure(engine, amount, folder, _tell))
-        report = Report(latency=tuple(points))
+        results = Results(latency=tuple(points))
     if "turns" in options.parts:
         effort = _QUICK_TURNS if options.quick else turn.Effort()
-        report = Report(report.latency, tuple(turn.measure(effort, folder, _tell)))
+        results = Results(results.latency, tuple(turn.measure(effort, folder, _tell)))
     if "hits" in options.parts:
         grid = _QUICK_HITS if options.quick else (replay.TTLS, replay.WINDOWS, replay.COPIES)
-        report = Report(report.latency, report.turns, tuple(_cells(*grid)))
-    return report
+        results = Results(results.latency, results.turns, tuple(_cells(*grid)))
+    return results
 
 
 def _cells(ttls: Sequence[float], windows: Sequence[int], copies: Sequence[int]) -> list[replay.Cell]:
-    result = []
+    cells = []
     for number, ttl, size in product(copies, ttls, windows):
         _tell(f"trace x {number}, {ttl:g} s, {size:,} windows")
-        result.append(replay.replay(turns(), ttl, size, number))
-    return result
+        cells.append(replay.replay(turns(), ttl, size, number))
+    return cells
 
 
 def _tell(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures and write the plots; the exit status is 1 if something could not be measured."""
-    options = parse(words)
+    options = parse(arguments)
     with tempfile.TemporaryDirectory() as name:
         try:
-            report = measure(options, Path(name))
+            results = measure(options, Path(name))
         except (NotStarted, RuntimeError) as error:
             print(f"python -m bench.swapool: {error}", file=sys.stderr)
             return 1
     if options.plots is not None:
-        for path in figure.draw(report, options.plots):
+        for path in figure.draw(results, options.plots):
             _tell(f"drawn: {path}")
-    print(json.dumps(report.to_json()) if options.json else text(report))
+    print(json.dumps(results.to_json()) if options.json else text(results))
     return 0
 
 

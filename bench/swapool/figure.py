@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from bench.swapool.latency import Operation
     from bench.swapool.latency import Point as Latency
     from bench.swapool.replay import Cell
-    from bench.swapool.report import Report
+    from bench.swapool.results import Results
     from bench.swapool.turn import Point as Turn
 
 _COLOURS: Final = ("#2f6f73", "#c8553d", "#b8a99a", "#5b5f97", "#8fae5d")
 _GRID: Final = "#e6e0da"
 
 
-def draw(report: Report, folder: Path) -> Iterator[Path]:
+def draw(results: Results, folder: Path) -> Iterator[Path]:
     """Write a plot for each part that there is; their files."""
-    if report.latency:
-        yield _latency(report.latency, folder / "swapool-latency.svg")
-    if report.turns:
-        yield _turns(report.turns, folder / "swapool-turns.svg")
-    if report.hits:
-        yield _hits(report.hits, folder / "swapool-hits.svg")
+    if results.latency:
+        yield _latency(results.latency, folder / "swapool-latency.svg")
+    if results.turns:
+        yield _turns(results.turns, folder / "swapool-turns.svg")
+    if results.hits:
+        yield _hits(results.hits, folder / "swapool-hits.svg")
 
 
 def _latency(points: Sequence[Latency], path: Path) -> Path:
@@ -63,10 +63,10 @@ def _latency(points: Sequence[Latency], path: Path) -> Path:
 
 
 def _line(panel: Axes, points: Sequence[Latency], colour: str, label: str, style: str = "-") -> None:
-    result = [point.milliseconds for point in points]
-    medians = [spread.median for spread in result]
-    low = [spread.median - spread.low for spread in result]
-    high = [spread.high - spread.median for spread in result]
+    spreads = [point.milliseconds for point in points]
+    medians = [spread.median for spread in spreads]
+    low = [spread.median - spread.low for spread in spreads]
+    high = [spread.high - spread.median for spread in spreads]
     panel.errorbar([point.size for point in points], medians, yerr=(low, high), color=colour, linestyle=style,
                    marker="o", markersize=4, capsize=3, linewidth=1.4, label=label)  # fmt: skip
 
@@ -78,10 +78,10 @@ def _turns(points: Sequence[Turn], path: Path) -> Path:
     with drawing(path, "swapool-turns") as figure:
         panel = figure.subplots()
         for number, (state, colour) in enumerate(zip(STATES, _COLOURS, strict=True)):
-            result = [next(p.milliseconds for p in points if (p.tokens, p.state) == (each, state)) for each in groups]
+            spreads = [next(p.milliseconds for p in points if (p.tokens, p.state) == (each, state)) for each in groups]
             places = [group + (number - (len(STATES) - 1) / 2) * width for group in range(len(groups))]
-            panel.bar(places, [spread.median for spread in result], 0.9 * width, color=colour, label=state)
-            panel.vlines(places, [s.low for s in result], [s.high for s in result], color="black", linewidth=1)
+            panel.bar(places, [spread.median for spread in spreads], 0.9 * width, color=colour, label=state)
+            panel.vlines(places, [s.low for s in spreads], [s.high for s in spreads], color="black", linewidth=1)
         panel.set_xticks(range(len(groups)), [f"{tokens} more tokens" for tokens in groups])
         panel.set_ylabel("milliseconds to the first token")
         panel.set_ylim(bottom=0)
@@ -90,7 +90,7 @@ def _turns(points: Sequence[Turn], path: Path) -> Path:
 
 
 def _hits(cells: Sequence[Cell], path: Path) -> Path:
-    """Reckoned shares as lines over the time to live, measured ones as points, for the trace's own rate."""
+    """Predicted shares as lines over the time to live, measured ones as points, for the trace's own rate."""
     least = min(cell.copies for cell in cells)
     mine = [cell for cell in cells if cell.copies == least]
     ttls = np.linspace(5, 1.1 * max(cell.ttl for cell in mine), 200)
@@ -99,10 +99,10 @@ def _hits(cells: Sequence[Cell], path: Path) -> Path:
         for windows, colour in zip(sorted({cell.windows for cell in mine}), _COLOURS, strict=False):
             shown = [cell for cell in mine if cell.windows == windows]
             capacity = pool_sizing.Capacity(windows, pool_sizing.windows_per_turn(PAGE, WINDOW))
-            reckoned = [100 * capacity.hit_share(float(ttl), shown[0].turns_per_second) for ttl in ttls]
-            panel.plot(ttls, reckoned, color=colour, linewidth=1.4, label=f"{windows:,} windows")
+            predicted = [100 * capacity.hit_share(float(ttl), shown[0].turns_per_second) for ttl in ttls]
+            panel.plot(ttls, predicted, color=colour, linewidth=1.4, label=f"{windows:,} windows")
             panel.scatter([cell.ttl for cell in shown], [100 * cell.measured for cell in shown], color=colour, s=26)
-        panel.set_title(f"{mine[0].turns_per_second:.1f} turns/s; lines: reckoned, points: measured")
+        panel.set_title(f"{mine[0].turns_per_second:.1f} turns/s; lines: predicted, points: measured")
         panel.set_xlabel("seconds that a window may be used for")
         panel.set_ylabel("% of returning turns that hit")
         panel.set_ylim(0, 100)

@@ -115,7 +115,7 @@ def measure(engine: EngineName, effort: Effort, folder: Path, tell: Callable[[st
 
 
 def points(engine: EngineName, size: int, clients: int, times: Sequence[_Times]) -> Iterator[Point]:
-    """What the clients' times come to.
+    """What the clients' times add up to.
 
     Args:
         engine: Kind of the pool.
@@ -219,13 +219,13 @@ def _times(place: Place, effort: Effort, barrier: Barrier) -> _Times:
         for number in range(OBJECTS):
             each.put(number)
             each.get(number)
-    result: _Times = {(way, operation): [] for way in routes for operation in OPERATIONS}
+    times: _Times = {(way, operation): [] for way in routes for operation in OPERATIONS}
     for _ in range(effort.rounds):
         for way, each in routes.items():
             for operation in OPERATIONS:
                 barrier.wait(START_SECONDS)
-                result[way, operation].append(_calls(each.get if operation == "get" else each.put, effort.seconds))
-    return result
+                times[way, operation].append(_calls(each.get if operation == "get" else each.put, effort.seconds))
+    return times
 
 
 def _calls(call: Callable[[int], None], seconds: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The trace through the real pool, in this process and on a clock of its own, against what `epd explain` reckons."""
+"""The trace through the real pool, in this process and on a simulated clock, against what `epd explain` predicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.swapool.trace import PAGE, WINDOW, Turn, rate
 from epd_operator.cli import pool_sizing
 from epd_workers.swapool.key import Key, Namespace
 from epd_workers.swapool.memory import Memory
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ class Cell:
         turns_per_second: Of all copies together.
         returning: Turns that come back to a window that was, or would have been, published.
         measured: Share of them that found it.
-        reckoned: The same as the operator reckons it.
+        predicted: The share that the operator predicts.
     """
 
     ttl: float
@@ -59,12 +59,12 @@ class Cell:
     turns_per_second: float
     returning: int
     measured: float
-    reckoned: float
+    predicted: float
 
     @property
     def difference(self) -> float:
-        """Measured less reckoned, in points of a hundred."""
-        return 100 * (self.measured - self.reckoned)
+        """Measured minus predicted, in percentage points."""
+        return 100 * (self.measured - self.predicted)
 
     def to_json(self) -> dict[str, Any]:
         """All of it, rounded."""
@@ -78,24 +78,24 @@ class _Clock:
         return self.now
 
 
-def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cell:
+def replay(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cell:
     """Send every turn's lookup and windows through a pool.
 
     As in an engine, a turn that misses approximates, and publishes nothing; nor does what follows it find anything.
 
     Args:
-        result: The turns of the trace.
+        trace: The turns of the trace.
         ttl: Seconds that a window may be used for.
         windows: That the pool holds.
         copies: Of the trace.
     """
     clock = _Clock()
     memory = windows * (SPACE.largest + pool_sizing.ENTRY_BYTES)
-    pool = Pool(Memory(memory, clock), SPACE.largest, clock=clock)
+    pool = WindowPool(Memory(memory, clock), SPACE.largest, clock=clock)
     spaces = [SPACE.salted(str(number)) for number in range(copies)]
     seen: list[set[Boundary]] = [set() for _ in spaces]
     returning = hits = 0
-    for at, copy, turn in _timeline(result, copies):
+    for at, copy, turn in _timeline(trace, copies):
         clock.now = at
         exact = True
         if turn.looks in seen[copy]:
@@ -106,17 +106,17 @@ def replay(result: Sequence[Turn], ttl: float, windows: int, copies: int) -> Cel
         for boundary in turn.publishes if exact else ():
             pool.put(_key(spaces[copy], boundary), _ROWS, ttl)
     pool.close()
-    turns_per_second = copies * rate(result)
+    turns_per_second = copies * rate(trace)
     capacity = pool_sizing.Capacity(
         pool_sizing.held("InProcess", memory, SPACE.largest), pool_sizing.windows_per_turn(PAGE, WINDOW)
     )
-    reckoned = capacity.hit_share(ttl, turns_per_second)
-    return Cell(ttl, windows, copies, turns_per_second, returning, hits / returning, reckoned)
+    predicted = capacity.hit_share(ttl, turns_per_second)
+    return Cell(ttl, windows, copies, turns_per_second, returning, hits / returning, predicted)
 
 
-def _timeline(result: Sequence[Turn], copies: int) -> Iterator[tuple[float, int, Turn]]:
+def _timeline(trace: Sequence[Turn], copies: int) -> Iterator[tuple[float, int, Turn]]:
     """The turns of all copies in the order of time; a copy begins a little after the one before it."""
-    streams = [[(turn.at + copy * SHIFT, copy, turn) for turn in result] for copy in range(copies)]
+    streams = [[(turn.at + copy * SHIFT, copy, turn) for turn in trace] for copy in range(copies)]
     return heapq.merge(*streams, key=lambda event: event[0])
 
 

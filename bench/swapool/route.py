@@ -18,7 +18,7 @@ from bench.swapool.peer import GET, PUT, receive
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.agent import SETTINGS
 from epd_workers.swapool.key import Key, Namespace
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 
 if TYPE_CHECKING:
     from bench.swapool.servers import EngineName
@@ -65,7 +65,7 @@ class Route(Protocol):
 
 
 def route(way: Way, place: Place) -> Route:
-    """One way to a place; whoever made it lets its process end.
+    """One way to a place; it lasts until its process ends.
 
     Raises:
         RuntimeError: The pool does not answer.
@@ -87,7 +87,7 @@ class _Client:
     def __init__(self, place: Place) -> None:
         self._space = Namespace("bench", "", "", "", "", 0, 1, ROWS, place.size // ROWS, ROWS, tenant=str(place.owner))
         self._data = os.urandom(place.size)
-        self._pool = Pool(engine(place.address), place.size)
+        self._pool = WindowPool(engine(place.address), place.size)
         self._ready()
 
     def put(self, number: int) -> None:

@@ -46,7 +46,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Pool:
+class RunningPool:
     """A pool to connect to.
 
     Attributes:
@@ -61,7 +61,7 @@ class Pool:
 
 
 @contextlib.contextmanager
-def running(engine: EngineName, memory: int, folder: Path) -> Iterator[Pool]:
+def running(engine: EngineName, memory: int, folder: Path) -> Iterator[RunningPool]:
     """Start the servers of a pool, wait until they serve, and end them afterwards.
 
     Args:
@@ -74,25 +74,25 @@ def running(engine: EngineName, memory: int, folder: Path) -> Iterator[Pool]:
     """
     with contextlib.ExitStack() as stack:
         if engine == "memory":
-            yield Pool(f"memory:?bytes={memory}")
+            yield RunningPool(f"memory:?bytes={memory}")
         elif engine == "valkey":
             (port,) = free_ports(1)
             server = stack.enter_context(_started(["valkey", "--memory", str(memory), "--port", str(port)], folder))
-            yield Pool(f"valkey://{HOST}:{port}", port, (server,))
+            yield RunningPool(f"valkey://{HOST}:{port}", port, (server,))
         else:
             port, metrics = free_ports(2)
-            words = ["master", "--port", str(port), "--metrics-port", str(metrics)]
-            servers = [stack.enter_context(_started(words, folder))]
-            words = ["store", "--master", f"{HOST}:{port}", "--hostname", HOST, "--memory", str(memory // STORES)]
-            servers += [stack.enter_context(_started(words, folder)) for _ in range(STORES)]
-            yield Pool(f"mooncake://{HOST}:{port}?hostname={HOST}", port, tuple(servers))
+            master = ["master", "--port", str(port), "--metrics-port", str(metrics)]
+            servers = [stack.enter_context(_started(master, folder))]
+            store = ["store", "--master", f"{HOST}:{port}", "--hostname", HOST, "--memory", str(memory // STORES)]
+            servers += [stack.enter_context(_started(store, folder)) for _ in range(STORES)]
+            yield RunningPool(f"mooncake://{HOST}:{port}?hostname={HOST}", port, tuple(servers))
 
 
 @contextlib.contextmanager
-def _started(words: list[str], folder: Path) -> Iterator[Server]:
+def _started(arguments: list[str], folder: Path) -> Iterator[Server]:
     (health,) = free_ports(1)
-    path = folder / f"{words[0]}-{health}.log"
-    command = [sys.executable, "-m", "epd_workers.swapool.main", *words, "--health-port", str(health)]
+    path = folder / f"{arguments[0]}-{health}.log"
+    command = [sys.executable, "-m", "epd_workers.swapool.main", *arguments, "--health-port", str(health)]
     with path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own program
     server = Server(process)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.spread import Spread
     from bench.swapool.latency import Point as Latency
     from bench.swapool.replay import Cell
-    from bench.swapool.report import Report
+    from bench.swapool.results import Results
     from bench.swapool.turn import Point as Turn
 
 LATENCY: Final = """\
@@ -27,20 +27,20 @@ Milliseconds to the first token of a turn that adds so many tokens to a conversa
 the last 128 tokens run in any case. frozen: the Valkey server is stopped; the first turn waits for the deadline, the
 next asks nobody."""
 HITS: Final = """\
-Share of the returning turns that find their window, measured / reckoned as `epd explain` does, in per cent. Windows
+Share of the returning turns that find their window, measured / predicted by `epd explain`, in per cent. Windows
 that the pool holds in columns. The trace (kvcache-ai/Mooncake, FAST'25, conversations) as it is, and as several copies
 side by side."""
 
 
-def text(report: Report) -> str:
+def text(results: Results) -> str:
     """The parts that there are, each with what it means."""
     parts = []
-    if report.latency:
-        parts.append([*_latency(report.latency), "", LATENCY])
-    if report.turns:
-        parts.append([*_turns(report.turns), "", TURNS])
-    if report.hits:
-        parts.append([*_hits(report.hits), "", HITS])
+    if results.latency:
+        parts.append([*_latency(results.latency), "", LATENCY])
+    if results.turns:
+        parts.append([*_turns(results.turns), "", TURNS])
+    if results.hits:
+        parts.append([*_hits(results.hits), "", HITS])
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -49,14 +49,14 @@ def _latency(points: Sequence[Latency]) -> Iterator[str]:
     head = ("engine", "bytes", "clients", "", *(way for each in ways for way in (each, "MB/s")), "ratio")
     widths = (8, 9, 7, 3, *(width for _ in ways for width in (22, 7)), 16)
     yield _row(head, widths)
-    result = {(p.engine, p.size, p.clients, p.operation, p.way): p for p in points}
+    by_call = {(p.engine, p.size, p.clients, p.operation, p.way): p for p in points}
     for engine, size, clients in dict.fromkeys((p.engine, p.size, p.clients) for p in points):
         for operation in OPERATIONS:
             cells = []
             for way in ways:
-                point = result.get((engine, size, clients, operation, way))
+                point = by_call.get((engine, size, clients, operation, way))
                 cells += [_spread(point.milliseconds, 3), f"{point.megabytes.median:,.0f}"] if point else ["", ""]
-            ratio = result[engine, size, clients, operation, "client"].ratio
+            ratio = by_call[engine, size, clients, operation, "client"].ratio
             yield _row(
                 (engine, f"{size:,}", f"{clients}", operation, *cells, _spread(ratio, 2) if ratio else ""), widths
             )
@@ -65,9 +65,9 @@ def _latency(points: Sequence[Latency]) -> Iterator[str]:
 def _turns(points: Sequence[Turn]) -> Iterator[str]:
     widths = (7, *(22 for _ in STATES))
     yield _row(("tokens", *STATES), widths)
-    result = {(point.tokens, point.state): point.milliseconds for point in points}
+    by_turn = {(point.tokens, point.state): point.milliseconds for point in points}
     for tokens in dict.fromkeys(point.tokens for point in points):
-        yield _row((f"{tokens}", *(_spread(result[tokens, state], 1) for state in STATES)), widths)
+        yield _row((f"{tokens}", *(_spread(by_turn[tokens, state], 1) for state in STATES)), widths)
 
 
 def _hits(cells: Sequence[Cell]) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _hits(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{rate:.1f} turns/s"
         yield _row(("ttl", *(f"{size:,}" for size in sizes)), widths)
         for ttl in sorted({ttl for ttl, _ in mine}):
-            row = [f"{100 * mine[ttl, size].measured:.1f} / {100 * mine[ttl, size].reckoned:.1f}" for size in sizes]
+            row = [f"{100 * mine[ttl, size].measured:.1f} / {100 * mine[ttl, size].predicted:.1f}" for size in sizes]
             yield _row((f"{ttl:g} s", *row), widths)
     yield f"greatest difference: {max(abs(cell.difference) for cell in cells):.2f} points"
 

@@ -75,14 +75,14 @@ def turns(page: int = PAGE, rerun: int = WINDOW) -> tuple[Turn, ...]:
     return tuple(_turns(rows, page, rerun))
 
 
-def pauses(result: Sequence[Turn]) -> list[float]:
+def pauses(trace: Sequence[Turn]) -> list[float]:
     """For each turn that comes back to a window, the longest pause of its conversation so far, in seconds; sorted.
 
     A pause is from when the window was last published to when a turn comes back to it.
     """
     published: dict[Boundary, tuple[float, float]] = {}
     longest = []
-    for turn in result:
+    for turn in trace:
         pause = 0.0
         if turn.looks in published:
             at, before = published[turn.looks]
@@ -92,9 +92,9 @@ def pauses(result: Sequence[Turn]) -> list[float]:
     return sorted(longest)
 
 
-def rate(result: Sequence[Turn]) -> float:
+def rate(trace: Sequence[Turn]) -> float:
     """Turns a second."""
-    return len(result) / (result[-1].at - result[0].at)
+    return len(trace) / (trace[-1].at - trace[0].at)
 
 
 def _row(line: str) -> _Row:
@@ -130,11 +130,11 @@ def _turns(rows: Sequence[_Row], page: int, rerun: int) -> Iterable[Turn]:
 def _before(rows: Sequence[_Row]) -> list[int | None]:
     """For each prompt the latest of the longest earlier ones that it begins with."""
     ends: dict[int, int] = {}
-    result = []
+    predecessors = []
     for number, row in enumerate(rows):
         candidates = (ends.get(block) for block in reversed(row.blocks[COMMON:]))
-        result.append(next((at for at in candidates if at is not None and rows[at].tokens <= row.tokens), None))
+        predecessors.append(next((at for at in candidates if at is not None and rows[at].tokens <= row.tokens), None))
         whole = row.tokens // BLOCK
         if whole > COMMON:
             ends[row.blocks[whole - 1]] = number
-    return result
+    return predecessors

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from bench.swapool.servers import Pool
+    from bench.swapool.servers import RunningPool
 
 State = Literal["no pool", "hit", "miss", "frozen, first", "frozen, next"]
 STATES: Final[tuple[State, ...]] = ("no pool", "hit", "miss", "frozen, first", "frozen, next")
@@ -37,7 +37,7 @@ _WORDS: Final = 256
 _FLAGS: Final = ("--encoder-replay", "on", "--vision", "off")
 _SECONDS: Final = 60.0
 _QUIET: Final = 0.1
-# Before every turn that is timed, whatever had to be done to bring its state about.
+# Before every timed turn, whatever its state needs.
 _PAUSE: Final = 0.3
 
 
@@ -90,7 +90,7 @@ class _Server:
         return 1000 * (time.perf_counter() - begun)
 
     def counts(self) -> dict[str, Any]:
-        """What the pool came to."""
+        """What the server reports about its pool."""
         with urllib.request.urlopen(f"{self._url}/server_info", timeout=_SECONDS) as answer:  # noqa: S310 - as above
             result: dict[str, Any] = json.load(answer)["swa_pool"]
         return result
@@ -107,11 +107,11 @@ class _Server:
 class _Bench:
     """A server with a pool, another without, and conversations that nobody has had before."""
 
-    def __init__(self, pooled: _Server, alone: _Server, pool: Pool) -> None:
+    def __init__(self, pooled: _Server, alone: _Server, pool: RunningPool) -> None:
         self._pooled = pooled
         self._alone = alone
         self._pool = pool
-        self._random = random.Random(0)  # noqa: S311 - words of no meaning
+        self._random = random.Random(0)  # noqa: S311 - meaningless words
 
     def round(self, tokens: int) -> dict[State, float]:
         """Each state once."""

@@ -39,9 +39,9 @@ def current() -> Architecture:
         # Triton builds its driver when it is first asked for one, which takes a GPU and a C compiler.
         raise UnknownArchitecture(f"Triton has no driver for a GPU here ({error}): use the torch operations") from error
     name = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":", maxsplit=1)[0]
-    known = [one for one in Architecture if one is not Architecture.INTERPRETER]
+    known = [each for each in Architecture if each is not Architecture.INTERPRETER]
     if name not in known:
         raise UnknownArchitecture(
-            f"this GPU is {name}: there are kernel tiles for {', '.join(known)} alone; use the torch operations"
+            f"this GPU is {name}: there are kernel tiles only for {', '.join(known)}; use the torch operations"
         )
     return Architecture(name)

@@ -88,7 +88,7 @@ def load(wanted: str, device: torch.device) -> Operations:
 
     Raises:
         Unavailable: Triton is wanted and cannot run on this device.
-        ValueError: There is no such choice.
+        ValueError: The choice is unknown.
     """
     if wanted not in CHOICES:
         raise ValueError(f"kernels are {wanted!r}: must be one of {', '.join(CHOICES)}")
@@ -120,11 +120,11 @@ def _hindrance(device: torch.device) -> str:
         return ""
     if device.type == "cpu":
         return (
-            "the device is a CPU, on which Triton's kernels run in an interpreter alone: set TRITON_INTERPRET=1 in the "
+            "the device is a CPU, on which Triton's kernels run only in an interpreter: set TRITON_INTERPRET=1 in the "
             "environment (slow, for tests), or use the torch operations"
         )
     if device.type != "cuda":  # what torch calls a HIP device, too
-        return f"the device is {device.type}: Triton's kernels run on CUDA and HIP alone; use the torch operations"
+        return f"the device is {device.type}: Triton's kernels run only on CUDA and HIP; use the torch operations"
     try:
         current()
     except UnknownArchitecture as error:

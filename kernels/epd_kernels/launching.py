@@ -63,7 +63,7 @@ def check_shapes(**given: tuple[Tensor, tuple[int, ...]]) -> None:
 
 
 def check_dense(matrix: Tensor, name: str) -> None:
-    """See that a kernel which knows the stride of rows alone can read a matrix.
+    """Check that a kernel which knows only the stride of rows can read a matrix.
 
     Raises:
         ValueError: The elements of its rows lie apart.

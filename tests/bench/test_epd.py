@@ -17,7 +17,7 @@ from bench.epd.__main__ import COUNT, QUICK_COUNT, main, parse
 from bench.epd.fleet import Member, NotStarted
 from bench.epd.load import Request, Sample, ask, drive, requests
 from bench.epd.table import Result
-from tests.reference.serving import tiny
+from tests.support.reference import checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -239,7 +239,7 @@ def test_bad_options(words: list[str], message: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.nightly
 def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = tiny.write(tmp_path / "checkpoint")
+    checkpoint = checkpoints.write(tmp_path / "checkpoint")
     words = ["--requests", "6", "--rate", "4", "--tokens", "4", "--model-path", str(checkpoint), "--json"]
     assert main([*words, "--plot", str(tmp_path / "epd.svg")]) == 0
     captured = json.loads(capsys.readouterr().out)

@@ -15,13 +15,13 @@ from bench.swapool import turn as returning
 from bench.swapool.__main__ import PLOTS, main, parse
 from bench.swapool.latency import Effort, points
 from bench.swapool.replay import COPIES, TTLS, WINDOWS, Cell, replay
-from bench.swapool.report import Report
+from bench.swapool.results import Results
 from bench.swapool.route import Place
 from bench.swapool.trace import PAGE, WINDOW, Boundary, pauses, rate, turns
 from epd_operator.cli import pool_sizing
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.key import Key, Namespace
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def test_other_pauses_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("ttl", "windows", "copies"),
     [*product(TTLS, WINDOWS[1:4], COPIES[:1]), *product((300.0,), (1000, 8000), COPIES[-1:])],
 )
-def test_the_pool_hits_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
+def test_the_pool_hits_as_often_as_predicted(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
     cell = replay(trace, ttl, windows, copies)
     assert cell.returning == 2141 * copies
     assert abs(cell.difference) <= POINTS
@@ -91,7 +91,7 @@ def test_the_pool_hits_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("ttl", "windows", "copies"), [*product(TTLS, WINDOWS, COPIES)])
-def test_all_cells_hit_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
+def test_all_cells_hit_as_often_as_predicted(trace: Sequence[Turn], ttl: float, windows: int, copies: int) -> None:
     assert abs(replay(trace, ttl, windows, copies).difference) <= POINTS
 
 
@@ -102,12 +102,12 @@ def test_all_cells_hit_as_often_as_is_reckoned(trace: Sequence[Turn], ttl: float
         pytest.param("mooncake", "Mooncake", 2, marks=pytest.mark.nightly),
     ],
 )
-def test_a_full_pool_holds_what_is_reckoned(tmp_path: Path, name: EngineName, mode: PoolMode, stores: int) -> None:
+def test_a_full_pool_holds_what_is_predicted(tmp_path: Path, name: EngineName, mode: PoolMode, stores: int) -> None:
     space = Namespace("m", "", "", "", "", 0, 20, 128, 528, 64)
     memory, rows = 192 << 20, bytes(space.largest)
     keys = [Key(space, hashlib.sha256(b"%d" % number).digest(), 1024) for number in range(260)]
     with servers.running(name, memory, tmp_path) as place:
-        pool = Pool(engine(place.address), space.largest)
+        pool = WindowPool(engine(place.address), space.largest)
         # The first one connects, which takes longer than the others.
         while pool.get(keys[0], 5.0) is None:
             pool.put(keys[0], rows, 600)
@@ -184,7 +184,7 @@ def test_turns_on_a_real_server(tmp_path: Path) -> None:
 # The command.
 
 
-def report() -> Report:
+def results() -> Results:
     spread = Spread(2.0, 1.0, 3.0)
     moved = tuple(
         latency.Point(name, way, kind, size, clients, spread, 4.0, spread, spread if way == "client" else None)
@@ -194,11 +194,11 @@ def report() -> Report:
     )
     waited = tuple(returning.Point(state, tokens, spread) for tokens, state in product((64, 256), returning.STATES))
     hits = tuple(Cell(ttl, 1000, copies, 3.0 * copies, 10, 0.5, 0.49) for ttl, copies in product((60.0, 300.0), (1, 2)))
-    return Report(moved, waited, hits)
+    return Results(moved, waited, hits)
 
 
 def test_tables() -> None:
-    lines = table.text(report()).splitlines()
+    lines = table.text(results()).splitlines()
     assert lines[0].split()[:4] == ["engine", "bytes", "clients", "client"]
     memory = next(line for line in lines if line.startswith("  memory 1,351,680       8 get"))
     assert memory.split() == [
@@ -211,18 +211,18 @@ def test_tables() -> None:
 
 
 def test_only_what_was_measured_is_shown() -> None:
-    reported = table.text(Report(hits=report().hits))
+    reported = table.text(Results(hits=results().hits))
     assert table.HITS in reported
     assert table.LATENCY not in reported
     assert table.TURNS not in reported
 
 
 def test_the_plots_are_the_same_for_the_same_figures(tmp_path: Path) -> None:
-    written = [list(figure.draw(report(), tmp_path / name)) for name in ("a", "b")]
+    written = [list(figure.draw(results(), tmp_path / name)) for name in ("a", "b")]
     assert [path.name for path in written[0]] == ["swapool-latency.svg", "swapool-turns.svg", "swapool-hits.svg"]
     for one, other in zip(*written, strict=True):
         assert one.read_bytes() == other.read_bytes()
-    assert list(figure.draw(Report(), tmp_path)) == []
+    assert list(figure.draw(Results(), tmp_path)) == []
 
 
 def test_options() -> None:
@@ -241,5 +241,5 @@ def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["--only", "hits", "--quick", "--json", "--plots", str(tmp_path)]) == 0
     captured = json.loads(capsys.readouterr().out)
     assert (captured["latency"], captured["turns"], len(captured["hits"])) == ([], [], 4)
-    assert all(abs(cell["measured"] - cell["reckoned"]) <= POINTS / 100 for cell in captured["hits"])
+    assert all(abs(cell["measured"] - cell["predicted"]) <= POINTS / 100 for cell in captured["hits"])
     assert [path.name for path in tmp_path.iterdir()] == ["swapool-hits.svg"]

@@ -13,7 +13,7 @@ from epd_operator.cli.main import SHELLS, main
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cli.conftest import Epd
+    from tests.support.cli import Epd
 
 Offers = Callable[..., set[str]]
 

@@ -15,7 +15,7 @@ from epd_operator import __version__
 from epd_operator.cli.main import EXTRA, IN_EXTRA, main, parser
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Epd
+    from tests.support.cli import Epd
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epd_workers.registrar.server_info import Report, parse
+from epd_workers.registrar.server_info import ServerInfo, parse
 
 RUNNING: dict[str, Any] = {
     "decoder": {"active": True, "reason": "", "preset": "0.5.23", "rows_run": 5120, "rows_skipped": 3072},
@@ -24,7 +24,7 @@ def changed(half: str, **values: Any) -> dict[str, Any]:
     return {**RUNNING, half: {**RUNNING[half], **values}}
 
 
-def shown(report: Report) -> dict[str, Any]:
+def shown(report: ServerInfo) -> dict[str, Any]:
     parts = {"replay": report.replay, "swa_pool": report.swa_pool}
     return {name: part.document() for name, part in parts.items() if part is not None}
 
@@ -41,7 +41,7 @@ def test_a_pod_that_cannot_follow_its_configuration_names_no_engine() -> None:
 
 @pytest.mark.parametrize("info", [{}, {"replay": None, "swa_pool": None}, [], "text", None, 3])
 def test_no_report_is_none(info: object) -> None:
-    assert parse(info) == Report()
+    assert parse(info) == ServerInfo()
 
 
 @pytest.mark.parametrize(

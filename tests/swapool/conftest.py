@@ -1,41 +1,30 @@
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
-from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from epd_workers.swapool.address import engine
-from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, Supervised, ValkeyServer
-from tests.swapool.windows import SPACE
+from epd_workers.swapool.pool import WindowPool
+from tests.support.swapool.pools import supervisors
+from tests.support.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer
+from tests.support.swapool.windows import SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from epd_workers.swapool.key import Namespace
-
-
-class Opening(Protocol):
-    """Opens a pool that is closed after the test."""
-
-    def __call__(self, address: str, space: Namespace = SPACE, **options: Any) -> Pool: ...
-
-
-class Running(Protocol):
-    """Starts ``epd-swapool``, which ends after the test, with all that it started."""
-
-    def __call__(self, *words: str, environment: dict[str, str] | None = None) -> Supervised: ...
+    from tests.support.swapool.pools import Opening, Running
 
 
 @pytest.fixture
 def opened() -> Iterator[Opening]:
     with ExitStack() as stack:
 
-        def make(address: str, space: Namespace = SPACE, **options: Any) -> Pool:
-            pool = Pool(engine(address), space.largest, **options)
+        def make(address: str, space: Namespace = SPACE, **options: Any) -> WindowPool:
+            pool = WindowPool(engine(address), space.largest, **options)
             stack.callback(pool.close)
             return pool
 
@@ -61,19 +50,6 @@ def store(master: MooncakeMaster, tmp_path: Path) -> Iterator[MooncakeStore]:
     store = MooncakeStore(tmp_path / "store.log", master.address)
     yield store
     store.kill()
-
-
-@contextmanager
-def supervisors(folder: Path) -> Iterator[Running]:
-    with ExitStack() as stack:
-        numbers = count()
-
-        def run(*words: str, environment: dict[str, str] | None = None) -> Supervised:
-            server = Supervised(folder / f"{words[0]}-{next(numbers)}.log", *words, environment=environment)
-            stack.callback(server.kill)
-            return server
-
-        yield run
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from epd_workers.swapool.breaker import Breaker
-from tests.swapool.test_memory import Clock
+from tests.support.swapool.windows import Clock
 
 if TYPE_CHECKING:
     import pytest

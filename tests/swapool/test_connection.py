@@ -18,20 +18,22 @@ from epd_workers.swapool.connection import Connection
 from epd_workers.swapool.history import PoolReport
 from epd_workers.swapool.metrics import Metrics
 from epd_workers.swapool.mooncake import Mooncake
-from tests.swapool.servers import ValkeyServer, free_port, until
-from tests.swapool.windows import PATIENT, SLACK, SPACE, descriptors, key, rows, threads
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.windows import PATIENT, SLACK, SPACE, descriptors, key, rows, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from epd_workers.swapool.lookup import Lookup
+    from tests.support.swapool.servers import ValkeyServer
 
 MEMORY = "memory:?bytes=100000000"
 PERIOD = 0.02
 
 
-class Tied(Protocol):
+class Connecting(Protocol):
     """Makes a connection that is closed after the test."""
 
     def __call__(self, **options: Any) -> Connection: ...
@@ -43,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tied(file: Path) -> Iterator[Tied]:
+def connect(file: Path) -> Iterator[Connecting]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> Connection:
@@ -60,7 +62,7 @@ def say(file: Path, address: str, **more: Any) -> None:
 
 
 def replace(file: Path, text: str) -> None:
-    """Write the file in one step, as whoever writes it should."""
+    """Write the file in one step, as its writers should."""
     new = file.with_suffix(".new")
     new.write_text(text)
     new.rename(file)
@@ -83,17 +85,17 @@ def reads(connection: Connection, number: int) -> bool:
     return window is not None
 
 
-def test_no_file_no_pool(tied: Tied) -> None:
-    connection = tied()
+def test_no_file_no_pool(connect: Connecting) -> None:
+    connection = connect()
     assert not connection.active
     assert connection.begin(key(1).chain, 1024, lambda: None) is None
     put(connection, 1)
     assert connection.report() is None
 
 
-def test_there_from_the_start(tied: Tied, file: Path) -> None:
+def test_there_from_the_start(connect: Connecting, file: Path) -> None:
     say(file, MEMORY)
-    connection = tied()
+    connection = connect()
     assert connection.active
     put(connection, 1, replayed=True)
     reported = threading.Event()
@@ -108,9 +110,9 @@ def test_there_from_the_start(tied: Tied, file: Path) -> None:
     assert connection.report() == PoolReport("memory", hits=1, misses=1, stored=1)
 
 
-def test_the_user_is_told_once_when_the_answer_is_there(tied: Tied, file: Path, server: ValkeyServer) -> None:
+def test_the_user_is_told_once_when_the_answer_is_there(connect: Connecting, file: Path, server: ValkeyServer) -> None:
     say(file, server.url)
-    connection = tied()
+    connection = connect()
     put(connection, 1)
     until(lambda: reads(connection, 1))
     calls: list[bool] = []
@@ -122,8 +124,8 @@ def test_the_user_is_told_once_when_the_answer_is_there(tied: Tied, file: Path, 
     assert calls == [True]
 
 
-def test_comes_changes_and_goes(tied: Tied, file: Path, server: ValkeyServer) -> None:
-    connection = tied()
+def test_comes_changes_and_goes(connect: Connecting, file: Path, server: ValkeyServer) -> None:
+    connection = connect()
     before = threads()
     say(file, MEMORY)
     until(lambda: connection.active)
@@ -140,16 +142,16 @@ def test_comes_changes_and_goes(tied: Tied, file: Path, server: ValkeyServer) ->
     until(lambda: threads() == before)
 
 
-def test_an_empty_object_is_no_pool(tied: Tied, file: Path) -> None:
+def test_an_empty_object_means_no_pool(connect: Connecting, file: Path) -> None:
     say(file, MEMORY)
-    connection = tied()
+    connection = connect()
     replace(file, "{}")
     until(lambda: not connection.active)
 
 
-def test_times_change_without_losing_a_window(tied: Tied, file: Path, server: ValkeyServer) -> None:
+def test_times_change_without_losing_a_window(connect: Connecting, file: Path, server: ValkeyServer) -> None:
     say(file, server.url, ttl=300)
-    connection = tied()
+    connection = connect()
     put(connection, 1)
     until(lambda: reads(connection, 1))
     say(file, server.url, ttl=1000, deadline=0.5)
@@ -169,19 +171,19 @@ def test_times_change_without_losing_a_window(tied: Tied, file: Path, server: Va
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "it is no JSON"),
-        ("", "it is no JSON"),
-        ("[]", "it is no JSON object"),
-        ('{"address": "http://host"}', "'http' is no address of a window pool"),
+        ("{", "it is not JSON"),
+        ("", "it is not JSON"),
+        ("[]", "it is not a JSON object"),
+        ('{"address": "http://host"}', "'http' is not the address of a window pool"),
         ('{"address": "valkey://host:99999999"}', "[Pp]ort"),
         ('{"address": "memory:?bytes=1", "ttl": -1}', "ttl is -1"),
     ],
 )
 def test_what_cannot_be_followed_changes_nothing(
-    text: str, message: str, tied: Tied, file: Path, caplog: pytest.LogCaptureFixture
+    text: str, message: str, connect: Connecting, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     say(file, MEMORY)
-    connection = tied()
+    connection = connect()
     put(connection, 1)
     replace(file, text)
     until(lambda: _fault(connection) == "Misconfigured")
@@ -196,15 +198,15 @@ def test_what_cannot_be_followed_changes_nothing(
     assert reads(connection, 1), "the pool was never another"
 
 
-def test_nothing_to_keep(tied: Tied, file: Path) -> None:
+def test_nothing_to_keep(connect: Connecting, file: Path) -> None:
     """A server starts whatever the file says; its report says that the file says nothing."""
     file.write_text("nonsense")
-    connection = tied()
+    connection = connect()
     assert not connection.active
     assert connection.report() == PoolReport("", "Misconfigured")
 
 
-def test_a_mounted_configmap(tied: Tied, file: Path, tmp_path: Path) -> None:
+def test_a_mounted_configmap(connect: Connecting, file: Path, tmp_path: Path) -> None:
     """The kubelet's way: a file linked into a folder that is itself a link, which is replaced in one step."""
 
     def publish(name: str, address: str) -> None:
@@ -215,7 +217,7 @@ def test_a_mounted_configmap(tied: Tied, file: Path, tmp_path: Path) -> None:
 
     publish("..one", MEMORY)
     file.symlink_to("..data/pool.json")
-    connection = tied()
+    connection = connect()
     put(connection, 1)
     assert reads(connection, 1)
     publish("..two", f"{MEMORY}0")
@@ -225,9 +227,9 @@ def test_a_mounted_configmap(tied: Tied, file: Path, tmp_path: Path) -> None:
     until(lambda: not connection.active)
 
 
-def test_what_others_cannot_reach_is_no_pool_for_them(tied: Tied, file: Path, server: ValkeyServer) -> None:
+def test_what_others_cannot_reach_is_not_a_pool_for_them(connect: Connecting, file: Path, server: ValkeyServer) -> None:
     say(file, MEMORY)
-    connection = tied(remote_only=True)
+    connection = connect(remote_only=True)
     assert not connection.active
     assert connection.report() is None
     say(file, server.url)
@@ -236,9 +238,11 @@ def test_what_others_cannot_reach_is_no_pool_for_them(tied: Tied, file: Path, se
     until(lambda: not connection.active)
 
 
-def test_nobody_waits_for_a_server_that_hangs_when_it_is_replaced(tied: Tied, file: Path, server: ValkeyServer) -> None:
+def test_nobody_waits_for_a_server_that_hangs_when_it_is_replaced(
+    connect: Connecting, file: Path, server: ValkeyServer
+) -> None:
     say(file, server.url)
-    connection = tied()
+    connection = connect()
     put(connection, 1)
     until(lambda: reads(connection, 1))
     server.freeze()
@@ -256,10 +260,10 @@ def test_nobody_waits_for_a_server_that_hangs_when_it_is_replaced(tied: Tied, fi
     server.thaw()
 
 
-def test_the_report_says_what_is_wrong_for_long(tied: Tied, file: Path) -> None:
+def test_the_report_says_what_is_wrong_for_long(connect: Connecting, file: Path) -> None:
     now = [0.0]
     say(file, f"valkey://127.0.0.1:{free_port()}", deadline=0.05)
-    connection = tied(clock=lambda: now[0])
+    connection = connect(clock=lambda: now[0])
     assert _fault(connection) == ""
     assert not reads(connection, 1)
     now[0] += 11
@@ -271,10 +275,10 @@ def test_the_report_says_what_is_wrong_for_long(tied: Tied, file: Path) -> None:
     assert _fault(connection) == "", "that was another server"
 
 
-def test_closing_ends_every_thread(tied: Tied, file: Path, server: ValkeyServer) -> None:
+def test_closing_ends_every_thread(connect: Connecting, file: Path, server: ValkeyServer) -> None:
     before = threads()
     say(file, server.url)
-    connection = tied()
+    connection = connect()
     assert threads() > before
     connection.close()
     assert threads() == before
@@ -305,16 +309,16 @@ def _fault(connection: Connection) -> str:
     return report.fault
 
 
-def test_a_pool_that_is_given_up_is_out_of_the_books_and_of_memory(tied: Tied, file: Path) -> None:
+def test_a_pool_that_is_given_up_is_out_of_the_books_and_of_memory(connect: Connecting, file: Path) -> None:
     metrics = Metrics()
     say(file, f"mooncake://127.0.0.1:{free_port()}")
-    connection, before = tied(metrics=metrics), descriptors()
+    connection, before = connect(metrics=metrics), descriptors()
 
     def opened() -> float | None:
         return metrics.registry.get_sample_value("swapool_breaker_open", {"operation": "get"})
 
     until(lambda: begin(connection, 1).wait() is None and opened() == 1)
-    pool = weakref.ref(cast("Any", connection)._tie.pool)
+    pool = weakref.ref(cast("Any", connection)._active.pool)
     replace(file, "{}")
     until(lambda: not connection.active)
     until(lambda: pool() is None)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from epd_workers.swapool.header import SIZE, SKEW, Window, judge, seal
 from epd_workers.swapool.key import Key, Namespace
-from tests.swapool.test_key import spaces
-from tests.swapool.windows import SPACE, key, rows
+from tests.support.swapool.windows import SPACE, key, rows, spaces
 
 NOW = 1_800_000_000.0
 NAME = key(1)

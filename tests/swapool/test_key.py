@@ -9,25 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epd_workers.swapool.key import Key, Namespace
-from tests.swapool.windows import SPACE, key
-
-texts = st.text(max_size=12)
-sizes = st.integers(1, 64)
-spaces = st.builds(
-    Namespace,
-    model=texts,
-    checkpoint=texts,
-    engine=texts,
-    layout=texts,
-    row_format=texts,
-    first_layer=st.integers(0, 64),
-    layers=sizes,
-    window=sizes,
-    row_bytes=sizes,
-    page_size=sizes,
-    tenant=texts,
-    salt=texts,
-)
+from tests.support.swapool.windows import SPACE, key, spaces, texts
 
 
 @given(spaces, spaces)

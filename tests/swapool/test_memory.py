@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 
 from epd_workers.swapool.engine import Full
 from epd_workers.swapool.memory import OVERHEAD, Memory
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.swapool.windows import Clock
 
 
 def test_time_to_live() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,12 @@ import pytest
 
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
-from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, free_port, until
-from tests.swapool.test_valkey import are_held, recovered, share_a_key, survives, use_at_once
-from tests.swapool.windows import (
+from epd_workers.swapool.pool import WindowPool
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.pools import JOIN, Gaps, are_held, recovered, share_a_key, survives, use_at_once
+from tests.support.swapool.servers import MooncakeMaster, MooncakeStore
+from tests.support.swapool.windows import (
     DEADLINE,
     PATIENT,
     SLACK,
@@ -39,15 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from epd_workers.swapool.key import Key
-    from tests.swapool.conftest import Opening
-
-# Joining takes a while on a busy machine, and the first lookup must not be the one to wait for it.
-JOIN = 10.0
+    from tests.support.swapool.pools import Opening
 
 
 @pytest.fixture
-def join(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> Callable[..., Pool]:
-    def joined(**options: Any) -> Pool:
+def join(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> Callable[..., WindowPool]:
+    def joined(**options: Any) -> WindowPool:
         pool = opened(f"mooncake://{master.address}", **options)
         until(lambda: recovered(pool), JOIN)
         return pool
@@ -65,7 +63,7 @@ def helpers(process: int) -> list[int]:
     return [each for each in started if b"swapool.agent" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
-def test_there_and_back(join: Callable[..., Pool]) -> None:
+def test_there_and_back(join: Callable[..., WindowPool]) -> None:
     pool = join()
     names = fill(pool, 5)
     assert all(are_held(pool, names))
@@ -76,7 +74,7 @@ def test_there_and_back(join: Callable[..., Pool]) -> None:
     assert not pool.fault
 
 
-def test_age_is_checked_where_the_store_knows_none(join: Callable[..., Pool]) -> None:
+def test_age_is_checked_where_the_store_knows_none(join: Callable[..., WindowPool]) -> None:
     now = [time.time() - 400]
     writer = join(clock=lambda: now[0])
     names = fill(writer, 2)
@@ -85,7 +83,7 @@ def test_age_is_checked_where_the_store_knows_none(join: Callable[..., Pool]) ->
     assert count(reader, "get", "expired") == 2
 
 
-def test_two_writers_of_one_key(join: Callable[..., Pool]) -> None:
+def test_two_writers_of_one_key(join: Callable[..., WindowPool]) -> None:
     share_a_key([join(), join()], join())
 
 
@@ -106,29 +104,7 @@ def test_unreachable_at_start(tmp_path: Path, opened: Opening) -> None:
         master.kill()
 
 
-class Gaps:
-    """Finds out for how long no other thread of this process could run."""
-
-    def __init__(self) -> None:
-        self._longest = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def longest(self) -> float:
-        self._ended.set()
-        self._thread.join()
-        return self._longest
-
-    def _watch(self) -> None:
-        last = time.monotonic()
-        while not self._ended.wait(0.002):
-            now = time.monotonic()
-            self._longest = max(self._longest, now - last)
-            last = now
-
-
-def test_store_frozen(join: Callable[..., Pool], store: MooncakeStore) -> None:
+def test_store_frozen(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
     """A call that would hang for 30 s is ended with its process; the next finds a new one."""
     pool = join()
     names = fill(pool, 5)
@@ -140,7 +116,9 @@ def test_store_frozen(join: Callable[..., Pool], store: MooncakeStore) -> None:
     assert len(helpers(os.getpid())) == 1
 
 
-def test_store_killed(join: Callable[..., Pool], store: MooncakeStore, master: MooncakeMaster, tmp_path: Path) -> None:
+def test_store_killed(
+    join: Callable[..., WindowPool], store: MooncakeStore, master: MooncakeMaster, tmp_path: Path
+) -> None:
     pool = join()
     names = fill(pool, 5)
     store.kill()
@@ -152,7 +130,7 @@ def test_store_killed(join: Callable[..., Pool], store: MooncakeStore, master: M
         other.kill()
 
 
-def test_master_frozen(join: Callable[..., Pool], master: MooncakeMaster) -> None:
+def test_master_frozen(join: Callable[..., WindowPool], master: MooncakeMaster) -> None:
     pool = join()
     names = fill(pool, 5)
     master.freeze()
@@ -182,7 +160,7 @@ def test_full(tmp_path: Path, opened: Opening) -> None:
         master.kill()
 
 
-def test_wrong_answers(join: Callable[..., Pool], master: MooncakeMaster) -> None:
+def test_wrong_answers(join: Callable[..., WindowPool], master: MooncakeMaster) -> None:
     """What another writer left under our name."""
     pool = join()
     data = rows(key(1))
@@ -213,17 +191,17 @@ def test_wrong_answers(join: Callable[..., Pool], master: MooncakeMaster) -> Non
 
 
 @pytest.mark.nightly
-def test_many_at_once(join: Callable[..., Pool]) -> None:
+def test_many_at_once(join: Callable[..., WindowPool]) -> None:
     use_at_once(join(depth=64))
 
 
 @pytest.mark.nightly
-def test_freezes_and_thaws_for_a_minute(join: Callable[..., Pool], store: MooncakeStore) -> None:
+def test_freezes_and_thaws_for_a_minute(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
     survives(store, join())
     assert len(helpers(os.getpid())) == 1
 
 
-def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., Pool], store: MooncakeStore) -> None:
+def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., WindowPool], store: MooncakeStore) -> None:
     pool = join(breakers=Never)
     names = fill(pool, 8)
     made, connected = threads(), descriptors()
@@ -238,7 +216,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind(join: Callable[..., Pool], st
     assert len(helpers(os.getpid())) == 1
 
 
-def test_the_helper_dies(join: Callable[..., Pool]) -> None:
+def test_the_helper_dies(join: Callable[..., WindowPool]) -> None:
     pool = join()
     names = fill(pool, 3)
     os.kill(helpers(os.getpid())[0], signal.SIGKILL)
@@ -248,7 +226,7 @@ def test_the_helper_dies(join: Callable[..., Pool]) -> None:
 
 def test_closing_leaves_no_process(opened: Opening, master: MooncakeMaster, store: MooncakeStore) -> None:
     before = descriptors()
-    pool = Pool(engine(f"mooncake://{master.address}"), SPACE.largest)
+    pool = WindowPool(engine(f"mooncake://{master.address}"), SPACE.largest)
     until(lambda: recovered(pool), JOIN)
     store.freeze()
     pool.get(key(7), DEADLINE)
@@ -264,9 +242,9 @@ def test_closing_leaves_no_process(opened: Opening, master: MooncakeMaster, stor
 ENDING = """
 import sys, time
 from epd_workers.swapool.address import engine
-from epd_workers.swapool.pool import Pool
-from tests.swapool.windows import SPACE, key, rows
-pool = Pool(engine(sys.argv[1]), SPACE.largest)
+from epd_workers.swapool.pool import WindowPool
+from tests.support.swapool.windows import SPACE, key, rows
+pool = WindowPool(engine(sys.argv[1]), SPACE.largest)
 while pool.get(key(1), 1.0) is None:
     pool.put(key(1), rows(key(1)), 300)
     pool.drain(5)

@@ -1,4 +1,4 @@
-"""A Mooncake pool's servers come and go, as its operator and its nodes make them; whoever uses it goes on."""
+"""A Mooncake pool's servers come and go, as its operator and its nodes do; its users go on."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.swapool.conftest import supervisors
-from tests.swapool.servers import free_port, until
-from tests.swapool.test_mooncake import JOIN, Gaps
-from tests.swapool.test_valkey import are_held, recovered
-from tests.swapool.windows import PATIENT, SLACK, fill, keeps_to_the_deadline, key, lookups, rows, stays_out_of_the_way
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.pools import JOIN, Gaps, are_held, recovered, supervisors
+from tests.support.swapool.windows import (
+    PATIENT,
+    SLACK,
+    fill,
+    keeps_to_the_deadline,
+    key,
+    lookups,
+    rows,
+    stays_out_of_the_way,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.swapool.conftest import Opening, Running
-    from tests.swapool.servers import Supervised
+    from tests.support.swapool.pools import Opening, Running
+    from tests.support.swapool.servers import Supervised
 
 LIMIT = str(64 << 20)
 # An address to which nothing can be sent, on any machine: what reaches the master from there is all that ever does.
@@ -57,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_d4_the_master_restarts(cluster: Cluster, opened: Opening) -> None:
-    """It forgets everything. Nobody else restarts: stores join it anew, users go on, and a new one joins as well."""
+    """It forgets everything. Nobody else restarts: stores rejoin it, users go on, and a new one joins as well."""
     before = [store.child for store in cluster.stores]
     pool = opened(cluster.address)
     until(lambda: recovered(pool), JOIN)
@@ -117,8 +125,8 @@ def test_d11_a_planned_restart_of_one_store_of_three(cluster: Cluster, opened: O
     def restart() -> None:
         restarted.append(cluster.stores.pop(0).terminate())
         restarted.append(int(cluster.known() or 0))
-        cluster.stores.append(again := cluster.start_store())
-        again.until(again.healthy)
+        cluster.stores.append(store := cluster.start_store())
+        store.until(store.healthy)
 
     thread = threading.Thread(target=restart)
     thread.start()

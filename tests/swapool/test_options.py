@@ -8,9 +8,9 @@ from epd_workers.swapool.server.options import MasterOptions, StoreOptions, Usag
 MIB64 = str(64 << 20)
 
 
-def faults(*words: str) -> list[str]:
+def faults(*arguments: str) -> list[str]:
     with pytest.raises(UsageError) as caught:
-        parse(words)
+        parse(arguments)
     return list(caught.value.faults)
 
 
@@ -18,11 +18,11 @@ def test_what_is_not_said_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POD_IP", raising=False)
     assert parse(["valkey", "--memory", MIB64]) == ValkeyOptions(64 << 20, 6379, 8088)
     assert parse(["master"]) == MasterOptions(50051, 9003, 8088)
-    words = ["store", "--master", "pool.space.svc:50051", "--memory", MIB64]
-    assert parse(words) == StoreOptions("pool.space.svc:50051", 64 << 20, "127.0.0.1", "tcp", "", 8088)
+    arguments = ["store", "--master", "pool.space.svc:50051", "--memory", MIB64]
+    assert parse(arguments) == StoreOptions("pool.space.svc:50051", 64 << 20, "127.0.0.1", "tcp", "", 8088)
     monkeypatch.setenv("POD_IP", "10.1.2.3")
-    assert parse(words) == StoreOptions("pool.space.svc:50051", 64 << 20, "10.1.2.3", "tcp", "", 8088)
-    assert parse([*words, "--hostname", "10.9.9.9", "--protocol", "rdma", "--devices", "mlx5_0,mlx5_1"]) == (
+    assert parse(arguments) == StoreOptions("pool.space.svc:50051", 64 << 20, "10.1.2.3", "tcp", "", 8088)
+    assert parse([*arguments, "--hostname", "10.9.9.9", "--protocol", "rdma", "--devices", "mlx5_0,mlx5_1"]) == (
         StoreOptions("pool.space.svc:50051", 64 << 20, "10.9.9.9", "rdma", "mlx5_0,mlx5_1", 8088)
     )
 
@@ -58,7 +58,7 @@ def test_one_port_has_one_purpose() -> None:
 
 
 def test_no_program() -> None:
-    assert faults() == ["no program is named: give valkey, master or store"]
+    assert faults() == ["the program is missing: give valkey, master or store"]
     assert "invalid choice: 'redis'" in faults("redis")[0]
 
 
@@ -72,15 +72,17 @@ def test_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "lines"),
+    ("arguments", "lines"),
     [
         ((), ["valkey", "master", "store", "/health", "/live", "/metrics", "SIGTERM"]),
         (("store",), ["MC_MIN_RPC_PORT", "POD_IP", "--master", "--memory", "--health-port"]),
     ],
 )
-def test_help_says_what_one_needs(words: tuple[str, ...], lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_one_needs(
+    arguments: tuple[str, ...], lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([*words, "--help"])
+        main([*arguments, "--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert all(word in text for word in lines)

@@ -18,10 +18,10 @@ from epd_workers.swapool.address import engine
 from epd_workers.swapool.breaker import Breaker
 from epd_workers.swapool.engine import Full, Oversize, Unavailable
 from epd_workers.swapool.header import seal
-from epd_workers.swapool.pool import DEPTH, READERS, WRITERS, Pool
-from tests.swapool.servers import until
-from tests.swapool.test_valkey import use_at_once
-from tests.swapool.windows import (
+from epd_workers.swapool.pool import DEPTH, READERS, WRITERS, WindowPool
+from tests.support.polling import until
+from tests.support.swapool.pools import use_at_once
+from tests.support.swapool.windows import (
     DEADLINE,
     RELEASED,
     SLACK,
@@ -39,7 +39,7 @@ from tests.swapool.windows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.swapool.conftest import Opening
+    from tests.support.swapool.pools import Opening
 
 MEMORY = "memory:?bytes=100000000"
 
@@ -119,7 +119,7 @@ def test_expiry(opened: Opening) -> None:
 @pytest.mark.parametrize("error", [Unavailable("down"), OSError("odd"), RuntimeError("a defect"), MemoryError()])
 def test_nothing_is_ever_raised(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     faulty = Faulty(reading=failing(error), writing=failing(error))
-    pool = Pool(faulty, SPACE.largest)
+    pool = WindowPool(faulty, SPACE.largest)
     assert pool.get(key(1), 1.0) is None
     pool.put(key(1), rows(key(1)), 300)
     assert pool.drain(1)
@@ -146,8 +146,8 @@ def test_what_makes_no_window_is_dropped(opened: Opening, data: bytes | None, tt
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("deadline", [0, -1, math.nan, -math.inf])
-def test_no_time_is_no_fault_of_the_server(deadline: float, local: bool) -> None:
-    pool = Pool(Faulty(local=local), SPACE.largest)
+def test_no_time_is_not_the_server_s_fault(deadline: float, local: bool) -> None:
+    pool = WindowPool(Faulty(local=local), SPACE.largest)
     begun = time.perf_counter()
     assert pool.get(key(1), deadline) is None
     assert time.perf_counter() - begun < SLACK
@@ -156,8 +156,8 @@ def test_no_time_is_no_fault_of_the_server(deadline: float, local: bool) -> None
     pool.close()
 
 
-def test_full_is_no_fault_of_the_server() -> None:
-    pool = Pool(Faulty(writing=failing(Full("no room"))), SPACE.largest)
+def test_full_is_not_the_server_s_fault() -> None:
+    pool = WindowPool(Faulty(writing=failing(Full("no room"))), SPACE.largest)
     for number in range(3):
         pool.put(key(number), rows(key(number)), 300)
     assert pool.drain(1)
@@ -167,7 +167,7 @@ def test_full_is_no_fault_of_the_server() -> None:
 
 
 def test_oversize_is_a_mismatch() -> None:
-    pool = Pool(Faulty(reading=failing(Oversize())), SPACE.largest)
+    pool = WindowPool(Faulty(reading=failing(Oversize())), SPACE.largest)
     assert pool.get(key(1), 1.0) is None
     assert count(pool, "get", "mismatch") == 1
     assert not pool.fault
@@ -184,7 +184,7 @@ def test_one_verdict_per_lookup() -> None:
         gate.wait()
         return answer
 
-    pool = Pool(Faulty(reading=read), SPACE.largest)
+    pool = WindowPool(Faulty(reading=read), SPACE.largest)
     early, patient = pool.begin(name, 5.0), pool.begin(name, 5.0)
     until(lambda: value(pool, "swapool_bounce_in_use") == 2)
     assert not early.ready
@@ -200,7 +200,7 @@ def test_one_verdict_per_lookup() -> None:
 
 def test_an_answer_after_the_deadline_is_too_late_though_nobody_has_looked() -> None:
     gate = threading.Event()
-    pool = Pool(Faulty(reading=blocking(gate)), SPACE.largest)
+    pool = WindowPool(Faulty(reading=blocking(gate)), SPACE.largest)
     lookup = pool.begin(key(1), DEADLINE)
     until(lambda: time.monotonic() > lookup.deadline)
     gate.set()
@@ -213,7 +213,9 @@ def test_an_answer_after_the_deadline_is_too_late_though_nobody_has_looked() -> 
 def test_only_an_answer_says_that_the_server_is_well_again() -> None:
     """Neither who leaves early does, nor who finds no room in the line."""
     gate = threading.Event()
-    pool = Pool(Faulty(reading=blocking(gate)), SPACE.largest, breakers=partial(Breaker, first=0.02, ceiling=0.02))
+    pool = WindowPool(
+        Faulty(reading=blocking(gate)), SPACE.largest, breakers=partial(Breaker, first=0.02, ceiling=0.02)
+    )
     for number in range(READERS):
         pool.begin(key(number), 60.0)
     until(lambda: value(pool, "swapool_bounce_in_use") == READERS)
@@ -231,7 +233,7 @@ def test_only_an_answer_says_that_the_server_is_well_again() -> None:
 
 def test_a_lookup_waits_for_its_deadline_and_no_longer() -> None:
     gate = threading.Event()
-    pool = Pool(Faulty(reading=blocking(gate)), SPACE.largest, breakers=Never)
+    pool = WindowPool(Faulty(reading=blocking(gate)), SPACE.largest, breakers=Never)
 
     def waited() -> float:
         begun = time.perf_counter()
@@ -247,7 +249,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind() -> None:
     """1,000 lookups and 1,000 puts of a server that hangs: the same threads, the same buffers, and all come back."""
     gate = threading.Event()
     before = threads()
-    pool = Pool(Faulty(reading=blocking(gate), writing=blocking(gate)), SPACE.largest, breakers=Never)
+    pool = WindowPool(Faulty(reading=blocking(gate), writing=blocking(gate)), SPACE.largest, breakers=Never)
     made = threads() - before
     assert made == READERS + WRITERS
     data = rows(key(0))
@@ -272,7 +274,7 @@ def test_a_storm_of_timeouts_leaves_nothing_behind() -> None:
 def test_closing_does_not_wait_for_what_hangs() -> None:
     gate = threading.Event()
     faulty = Faulty(reading=blocking(gate))
-    pool = Pool(faulty, SPACE.largest)
+    pool = WindowPool(faulty, SPACE.largest)
     assert pool.get(key(1), 0.005) is None
     begun = time.perf_counter()
     assert not pool.close(0.1)
@@ -313,7 +315,7 @@ def test_memory_is_as_fast_as_memory(opened: Opening) -> None:
 
 
 def test_the_log_names_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    pool = Pool(Faulty(reading=failing(Unavailable("no route"))), SPACE.largest)
+    pool = WindowPool(Faulty(reading=failing(Unavailable("no route"))), SPACE.largest)
     with caplog.at_level(logging.WARNING):
         pool.get(key(1), 1.0)
     pool.close()

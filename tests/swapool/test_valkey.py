@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import random
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from statistics import median
@@ -16,9 +14,12 @@ import pytest
 
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import SIZE, seal
-from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import Server, ValkeyServer, Wire, free_port, until
-from tests.swapool.windows import (
+from epd_workers.swapool.pool import WindowPool
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.swapool.pools import are_held, recovered, share_a_key, survives, use_at_once
+from tests.support.swapool.servers import ValkeyServer, Wire
+from tests.support.swapool.windows import (
     DEADLINE,
     PATIENT,
     RELEASED,
@@ -29,7 +30,6 @@ from tests.swapool.windows import (
     descriptors,
     fill,
     key,
-    lookups,
     resident,
     rows,
     stays_out_of_the_way,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import valkey
 
     from epd_workers.swapool.key import Key
-    from tests.swapool.conftest import Opening
+    from tests.support.swapool.pools import Opening
 
 
 TALKER = """
@@ -67,12 +67,6 @@ def wire(server: ValkeyServer) -> Iterator[Wire]:
     wire = Wire(server.port)
     yield wire
     wire.close()
-
-
-def are_held(pool: Pool, names: list[Key]) -> list[bool]:
-    data = [pool.get(name, PATIENT) for name in names]
-    assert all(each is None or each == rows(name) for each, name in zip(data, names, strict=True))
-    return [each is not None for each in data]
 
 
 def test_there_and_back(server: ValkeyServer, opened: Opening) -> None:
@@ -119,12 +113,6 @@ def test_unreachable_at_start(tmp_path: Path, opened: Opening) -> None:
         until(lambda: recovered(pool))
     finally:
         server.kill()
-
-
-def recovered(pool: Pool) -> bool:
-    pool.put(key(7), rows(key(7)), 300)
-    pool.drain(PATIENT)
-    return pool.get(key(7), 1.0) == rows(key(7))
 
 
 def test_killed_and_rolled(server: ValkeyServer, tmp_path: Path, opened: Opening) -> None:
@@ -298,31 +286,6 @@ def test_not_a_valkey_server(opened: Opening) -> None:
             other.kill()
 
 
-def share_a_key(writers: list[Pool], reader: Pool) -> None:
-    """Two prefills store the same conversation at the same time: a reader sees one of the two, whole."""
-    name, other = key(1), rows(key(99))
-    ended = threading.Event()
-
-    def write(pool: Pool, data: bytes) -> None:
-        while not ended.is_set():
-            pool.put(name, data, 300)
-            pool.drain(PATIENT)
-
-    reader.put(name, other, 300)
-    reader.drain(PATIENT)
-    pairs = zip(writers, (rows(name), other), strict=True)
-    running = [threading.Thread(target=write, args=pair) for pair in pairs]
-    for each in running:
-        each.start()
-    seen = [reader.get(name, PATIENT) for _ in range(200)]
-    ended.set()
-    for each in running:
-        each.join()
-    assert set(seen) <= {rows(name), other, None}
-    assert seen.count(None) < len(seen)
-    assert not any("code" in pool.fault for pool in (reader, *writers)), "a race is no fault of the server"
-
-
 def test_two_writers_of_one_key(server: ValkeyServer, opened: Opening) -> None:
     share_a_key([opened(server.url), opened(server.url)], opened(server.url))
 
@@ -357,29 +320,6 @@ def test_two_deployments_on_one_server(server: ValkeyServer, opened: Opening) ->
     assert all(are_held(pool, [key(1, space) for space in spaces]))
 
 
-def use_at_once(pool: Pool, rounds: int = 60) -> None:
-    """Many requests at a time, each with windows of its own and some in common: each gets its own rows or nothing."""
-    wrong: list[Key] = []
-
-    def use(seed: int) -> None:
-        chance = random.Random(seed)
-        for _ in range(rounds):
-            name = key(chance.randrange(12))
-            if chance.random() < 0.3:
-                pool.put(name, rows(name), 300)
-            elif pool.get(name, PATIENT) not in {None, rows(name)}:
-                wrong.append(name)
-
-    users = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
-    for each in users:
-        each.start()
-    for each in users:
-        each.join()
-    assert not wrong
-    assert count(pool, "get", "hit") > 0
-    assert count(pool, "get", "mismatch") == count(pool, "get", "error") == 0
-
-
 def test_many_at_once(server: ValkeyServer, opened: Opening) -> None:
     use_at_once(opened(server.url, depth=64))
 
@@ -389,46 +329,10 @@ def test_freezes_and_thaws_for_a_minute(server: ValkeyServer, opened: Opening) -
     survives(server, opened(server.url))
 
 
-def survives(server: Server, pool: Pool) -> None:
-    """A server that comes and goes, under four users: no lookup fails or waits, and nothing grows."""
-    names = fill(pool, 8)
-    seconds: list[float] = []
-    hits: list[int] = []
-    ended = threading.Event()
-
-    def use() -> None:
-        while not ended.is_set():
-            taken, actual = lookups(pool, names, 20, pause=0.01)
-            seconds.extend(taken)
-            hits.append(actual)
-            # What was lost is stored again, as whoever replays does.
-            pool.put(names[len(hits) % 8], rows(names[len(hits) % 8]), 300)
-
-    made, size = threads(), resident()
-    users = [threading.Thread(target=use) for _ in range(4)]
-    for each in users:
-        each.start()
-    for pause in (1, 3, 10, 31):
-        server.freeze()
-        time.sleep(pause)
-        server.thaw()
-        time.sleep(6)
-    ended.set()
-    for each in users:
-        each.join()
-    seconds.sort()
-    assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
-    assert seconds[-1] <= DEADLINE + SLACK
-    assert sum(hits) > len(seconds) / 20
-    assert threads() == made
-    assert resident() - size < 32 << 20
-    until(lambda: value(pool, "swapool_bounce_in_use") == 0)
-
-
 @pytest.mark.nightly
 def test_a_storm_of_timeouts_leaves_nothing_behind(server: ValkeyServer) -> None:
     before, open_files = threads(), descriptors()
-    pool = Pool(engine(server.url), SPACE.largest, breakers=Never)
+    pool = WindowPool(engine(server.url), SPACE.largest, breakers=Never)
     names = fill(pool, 8)
     assert all(are_held(pool, names))
     made, connected = threads(), descriptors()

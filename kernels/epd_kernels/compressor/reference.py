@@ -52,9 +52,9 @@ def pool_pairs(  # noqa: PLR0917 - a pure function of tensors in the kernels' cu
     pairs = tokens // 2
     ends = pairs.cumsum(0)
     order = torch.arange(capacity, device=projected.device)
-    result = torch.searchsorted(ends, order, right=True)
-    real = result < len(rows)
-    request = result[real]
+    owners = torch.searchsorted(ends, order, right=True)
+    real = owners < len(rows)
+    request = owners[real]
     pair = order[: len(request)] - (ends - pairs)[request]
     entries, requests = torch.full((2, capacity), -1, dtype=torch.int32, device=projected.device)
     entries[: len(request)] = ((firsts - waiting.int())[request] // 2 + pair).int()

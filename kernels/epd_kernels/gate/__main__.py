@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import triton
 
-from epd_kernels.gate import limits, report
+from epd_kernels.gate import limits, table
 from epd_kernels.gate.measurement import measure
 from epd_kernels.gate.target import TARGETS
 from epd_kernels.warmup import OPERATIONS
@@ -24,51 +24,75 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; 0 if all is within its limits, 1 if not, 2 if it cannot be told."""
+    """Print the table; return 0 if all is within its limits, 1 if not, 2 if that cannot be decided."""
     options = _parser().parse_args(arguments)
-    if triton.knobs.runtime.interpret:
-        print("TRITON_INTERPRET is set, so nothing would be compiled: unset it", file=sys.stderr)
+    if fault := _fault(options):
+        print(fault, file=sys.stderr)
         return 2
     keep_compiled()
-    targets, operations = options.target or tuple(TARGETS), options.operation or OPERATIONS
-    everything = not options.target and not options.operation
-    if options.write and not everything:
-        print("--write needs every target and operation: leave --target and --operation out", file=sys.stderr)
-        return 2
+    return _write(options) if options.write else _compare(options)
+
+
+def _fault(options: argparse.Namespace) -> str:
+    """What is wrong with the command line or its environment; empty if nothing is."""
+    if triton.knobs.runtime.interpret:
+        return "TRITON_INTERPRET is set, so nothing would be compiled: unset it"
+    if options.write and not _is_complete(options):
+        return "--write needs every target and operation: leave --target and --operation out"
     if options.write and not options.page.parent.is_dir():
-        print(f"--page is {options.page}: there is no directory {options.page.parent}", file=sys.stderr)
-        return 2
-    # Read before minutes of compiling, which other limits than this Triton's leave worth a look, but damaged ones not.
+        return f"--page is {options.page}: there is no directory {options.page.parent}"
+    return ""
+
+
+def _compare(options: argparse.Namespace) -> int:
+    # Loaded before the kernels are compiled, which takes minutes: damaged limits end the run at once. Limits of another
+    # Triton do not, because the figures of this one are still worth a look.
     try:
-        table = {} if options.write else limits.load()
+        known = limits.load()
     except limits.OtherTriton as error:
-        print(report.text(measure(targets, operations)))
+        print(table.text(_measure(options)))
         print(error, file=sys.stderr)
         return 2
     except limits.Damaged as error:
         print(error, file=sys.stderr)
         return 2
-    measured = measure(targets, operations)
-    result = limits.broken_rules(measured) if options.write else limits.breaches(measured, table, everything=everything)
-    if options.write and not result:
+    measured = _measure(options)
+    return _show(measured, limits.breaches(measured, known, everything=_is_complete(options)), as_json=options.json)
+
+
+def _write(options: argparse.Namespace) -> int:
+    measured = _measure(options)
+    broken = limits.broken_rules(measured)
+    if not broken:
         limits.write(measured)
-        options.page.write_text(report.markdown(measured))
-    _show(measured, result, as_json=options.json)
-    return 1 if result else 0
+        options.page.write_text(table.markdown(measured))
+    return _show(measured, broken, as_json=options.json)
 
 
-def _show(measured: Measured, result: Sequence[str], *, as_json: bool) -> None:
+def _is_complete(options: argparse.Namespace) -> bool:
+    return not options.target and not options.operation
+
+
+def _measure(options: argparse.Namespace) -> Measured:
+    return measure(options.target or tuple(TARGETS), options.operation or OPERATIONS)
+
+
+def _show(measured: Measured, breaches: Sequence[str], *, as_json: bool) -> int:
+    """Print figures and breaches; return the exit status."""
     if as_json:
-        plain = {name: {target: asdict(one) for target, one in targets.items()} for name, targets in measured.items()}
-        print(json.dumps({"triton": triton.__version__, "figures": plain, "breaches": list(result)}, indent=1))
-        return
-    print(report.text(measured))
-    print()
-    print("\n".join(result) or "all within their limits")
+        plain = {
+            name: {target: asdict(figures) for target, figures in targets.items()} for name, targets in measured.items()
+        }
+        print(json.dumps({"triton": triton.__version__, "figures": plain, "breaches": list(breaches)}, indent=1))
+    else:
+        print(table.text(measured))
+        print()
+        print("\n".join(breaches) or "all within their limits")
+    return 1 if breaches else 0
 
 
 def keep_compiled() -> None:
-    """Let Triton keep what it compiles beside our other caches, unless TRITON_CACHE_DIR says where."""
+    """Keep Triton's cache beside our other caches, unless TRITON_CACHE_DIR is set."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "epd" / "triton"))
 
@@ -77,17 +101,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m epd_kernels.gate",
         description=__doc__,
-        epilog="exit status: 0 within the limits, 1 past one (one line each), 2 if it cannot be told",
+        epilog="exit status: 0 if all is within the limits, 1 if not (one line for each breach), 2 if that is unknown",
     )
-    parser.add_argument("--target", action="append", choices=tuple(TARGETS), help="this GPU alone; may be repeated")
-    parser.add_argument("--operation", action="append", choices=OPERATIONS, help="this one alone; may be repeated")
+    parser.add_argument("--target", action="append", choices=tuple(TARGETS), help="only this GPU; may be repeated")
+    parser.add_argument("--operation", action="append", choices=OPERATIONS, help="only this operation; may be repeated")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--write", action="store_true", help="make what is measured the limits, if no rule is broken")
+    parser.add_argument(
+        "--write", action="store_true", help="make the measured figures the new limits, unless a rule is broken"
+    )
     parser.add_argument(
         "--page",
         type=Path,
         default=Path("docs/kernels-report.md"),
-        help="where --write puts the report for readers (default: %(default)s)",
+        help="where --write puts the page of figures (default: %(default)s)",
     )
     return parser
 

@@ -1,7 +1,7 @@
 """How many bytes a lane moves at once from and to each of a kernel's buffers, read from its LLVM IR.
 
 The address of every access to global memory is followed back to the kernel parameters that it was computed from. What
-is loaded starts anew: an index that was read from one buffer and added to the address of another belongs to the latter.
+is loaded starts over: an index that was read from one buffer and added to the address of another belongs to the latter.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def widths(llir: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if part.startswith("ptr")
         for value in _VALUE.findall(part)
     }
-    result: dict[str, set[int]] = defaultdict(set)
+    moved: dict[str, set[int]] = defaultdict(set)
     origins = _origins(body, pointers)
     for line in body:
         for width in _accesses(line):
             for address in _ADDRESS.findall(line):
                 for name in origins.get(address, ()):
-                    result[name].add(width)
-    return {name: tuple(sorted(result[name])) for name in names if name in result}
+                    moved[name].add(width)
+    return {name: tuple(sorted(moved[name])) for name in names if name in moved}
 
 
 def _arguments(text: str) -> list[str]:
@@ -77,17 +77,17 @@ def _origins(body: Sequence[str], known: Mapping[str, frozenset[str]]) -> dict[s
     """The parameters that each value's address was computed from; loops make a second look necessary."""
     steps = []
     for line in body:
-        result, equals, expression = line.strip().partition(" = ")
+        value, equals, expression = line.strip().partition(" = ")
         if equals and not any(_accesses(line)):
-            steps.append((result, _VALUE.findall(expression)))
+            steps.append((value, _VALUE.findall(expression)))
     origins = dict(known)
     changed = True
     while changed:
         changed = False
-        for result, operands in steps:
-            merged = frozenset[str]().union(*(origins[one] for one in operands if one in origins))
-            if merged - origins.get(result, frozenset()):
-                origins[result] = merged | origins.get(result, frozenset())
+        for value, operands in steps:
+            merged = frozenset[str]().union(*(origins[operand] for operand in operands if operand in origins))
+            if merged - origins.get(value, frozenset()):
+                origins[value] = merged | origins.get(value, frozenset())
                 changed = True
     return origins
 

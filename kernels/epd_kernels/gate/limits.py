@@ -33,7 +33,7 @@ class OtherTriton(RuntimeError):
 
 
 class Damaged(RuntimeError):
-    """The limits are missing, or are not such a table."""
+    """The limits are missing or unreadable."""
 
 
 def load() -> Measured:
@@ -41,7 +41,7 @@ def load() -> Measured:
 
     Raises:
         OtherTriton: They were measured with a version of Triton that is not installed.
-        Damaged: There is no table, or none that can be read.
+        Damaged: The table is missing or cannot be read.
     """
     try:
         table = json.loads(PATH.read_text())
@@ -52,10 +52,12 @@ def load() -> Measured:
                 for launch, targets in table["limits"].items()
             }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Damaged(f"{PATH} is no table of limits ({error!r}): restore it, or measure anew with --write") from error
+        raise Damaged(
+            f"{PATH} is not a table of limits ({error!r}): restore it, or measure again with --write"
+        ) from error
     raise OtherTriton(
         f"the limits are those of triton {version} and triton {triton.__version__} is installed: install "
-        f"the former, or measure anew with --write"
+        f"triton {version}, or measure again with --write"
     )
 
 
@@ -107,9 +109,9 @@ def breaches(measured: Measured, limits: Measured, *, everything: bool = True) -
 
 def _past(figures: Figures, limit: Figures) -> Iterator[str]:
     for name, unit in _MOST.items():
-        result, most = getattr(figures, name), getattr(limit, name)
-        if result > most:
-            yield f"{result} {unit}, limit {most}"
+        figure, most = getattr(figures, name), getattr(limit, name)
+        if figure > most:
+            yield f"{figure} {unit}, limit {most}"
     if figures.occupancy < limit.occupancy:
         yield f"{figures.occupancy} programs on a multiprocessor, limit {limit.occupancy}"
     if figures.matrix != limit.matrix:
@@ -117,9 +119,9 @@ def _past(figures: Figures, limit: Figures) -> Iterator[str]:
     yield from _narrower(figures.access, limit.access)
 
 
-def _narrower(result: Mapping[str, tuple[int, ...]], limit: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def _narrower(measured: Mapping[str, tuple[int, ...]], limit: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     for name, least in limit.items():
-        widths = result.get(name, least)
+        widths = measured.get(name, least)
         if widths[-1] < least[-1] or widths[0] < least[0]:
             yield f"access to {name} {spread(widths)} bytes a lane, limit {spread(least)}"
 

@@ -66,7 +66,7 @@ def read(compiled: Any, access: Mapping[str, tuple[int, ...]]) -> Figures:
         cubin.write_bytes(compiled.asm["cubin"])
         usage = _run(str(_TOOLS / "cuobjdump"), "-res-usage", str(cubin))
         match = re.search(rf"Function {re.escape(metadata.name)}:\s+REG:(\d+) STACK:(\d+) ", usage)
-        assert match is not None, f"cuobjdump says nothing of {metadata.name}: {usage}"
+        assert match is not None, f"cuobjdump says nothing about {metadata.name}: {usage}"
         registers, stack = int(match[1]), int(match[2])
         # Without a stack nothing can be spilled, so most kernels are not assembled a second time.
         spills = _spills(compiled, Path(folder)) if stack else 0
@@ -90,14 +90,14 @@ def read(compiled: Any, access: Mapping[str, tuple[int, ...]]) -> Figures:
 
 
 def _spills(compiled: Any, folder: Path) -> int:
-    """Bytes of spill stores and loads, told by the assembler."""
+    """Bytes of spill stores and loads, as the assembler reports them."""
     source = folder / "kernel.ptx"
     source.write_text(compiled.asm["ptx"])
     assembler = str(get_ptxas(compiled.metadata.target.arch).path)
     target = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
     assert target is not None, "PTX without a target"
-    message = _run(assembler, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(folder / "again.cubin"))
-    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", message))
+    output = _run(assembler, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(folder / "again.cubin"))
+    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", output))
 
 
 def _run(tool: str, *arguments: str) -> str:

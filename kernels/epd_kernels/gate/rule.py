@@ -1,4 +1,4 @@
-"""What every shipped kernel must hold, whatever was measured: `--write` cannot loosen these."""
+"""Rules for every shipped kernel, whatever was measured: `--write` cannot loosen these."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MATRIX: Final = ("attend_kernel", "index_scores_kernel")
 
 
 def streams(launch: str, kernel: str) -> Mapping[str, int] | None:
-    """The streams of a launch; None if nobody has said which they are."""
+    """The streams of a launch; None if `STREAMS` does not list them."""
     return next((widths for name, part, widths in STREAMS if name == kernel and part in launch), None)
 
 

@@ -20,7 +20,7 @@ class Target:
     Attributes:
         name: As in `Architecture`.
         gpu: As Triton names it.
-        device: A number of its own: Triton keeps compiled kernels by device number alone, so two targets with one
+        device: A number of its own: Triton keeps compiled kernels only by device number, so two targets with one
             number would both get the first one's code.
         shared: Bytes of shared memory that a program may have.
         spills: Most spills of a shipped kernel: bytes on NVIDIA, registers on AMD.
@@ -83,4 +83,4 @@ def active(target: Target) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.set_active(None)  # whoever asks next finds the GPU that is there
+        driver.set_active(None)  # the next caller finds the GPU that is there

@@ -167,7 +167,7 @@ def _check(query: Tensor, keys: Paged, block: int, columns: int) -> None:
     """
     faults = []
     if keys.codec != INDEX:
-        faults.append(f"keys are in the {keys.codec.name} format: the kernel reads FP4 alone; use the torch operations")
+        faults.append(f"keys are in the {keys.codec.name} format: the kernel reads only FP4; use the torch operations")
     elif query.shape[2] != keys.codec.width(keys.dim):
         faults.append(f"queries are {query.shape[2]} bytes: {keys.dim} values take {keys.codec.width(keys.dim)}")
     elif keys.scale_bytes & (keys.scale_bytes - 1):

@@ -1,6 +1,6 @@
 """Which global entries each row attends to, in torch.
 
-Layers between two index sources reuse a selection; the candidate source publishes blocks, and later sources score anew
+Layers between two index sources reuse a selection; the candidate source publishes blocks, and later sources score again
 inside those alone.
 
 Source: DeepSeek-V4.1-Flash, inference/model.py, revision dba1be0a.
@@ -72,11 +72,11 @@ def select_entries(  # noqa: PLR0917 -- tensors come in the order of every engin
     if blocks is not None and candidates is not None:
         raise ValueError("a row that is bound to candidate blocks cannot publish any: give blocks or candidates")
     entries = requests.new_full((len(query), count), -1, dtype=torch.int32)
-    result = None if blocks is None else requests.new_full((len(query), blocks), -1, dtype=torch.int32)
+    published = None if blocks is None else requests.new_full((len(query), blocks), -1, dtype=torch.int32)
     for part in parts(query, weights, keys, table, requests, visible, block=block, candidates=candidates):
         held = None if part.blocks is None else part.blocks.expand(len(part.values), -1)
         entries[part.rows] = top_entries(part.values, count=count, candidates=held, block=block)
-        if result is not None and blocks is not None:
+        if published is not None and blocks is not None:
             maxima = block_maxima(part.values, block)
-            result[part.rows] = candidate_blocks(maxima, visible[part.rows], block=block, count=blocks)
-    return Selection(entries, result)
+            published[part.rows] = candidate_blocks(maxima, visible[part.rows], block=block, count=blocks)
+    return Selection(entries, published)

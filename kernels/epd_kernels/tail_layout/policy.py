@@ -17,4 +17,4 @@ class Policy(StrEnum):
     """SGLang 0.5.23: max(0, S - window); a short chunk sees rows that an earlier one wrote."""
 
     TAIL = "dsv41-37ae292e"
-    """SGLang commit 37ae292e: S - T, the first row run now; a short chunk sees itself alone."""
+    """SGLang commit 37ae292e: S - T, the first row run now; a short chunk sees only itself."""

@@ -199,8 +199,8 @@ def refuses_limits(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert command.main([]) == 2
     compiling.assert_not_called()
     captured = capsys.readouterr().err
-    assert captured.startswith(f"{table} is no table of limits")
-    assert captured.endswith("restore it, or measure anew with --write\n")
+    assert captured.startswith(f"{table} is not a table of limits")
+    assert captured.endswith("restore it, or measure again with --write\n")
 
 
 def test_a_page_that_cannot_be_written_is_told_before_anything_is_compiled(

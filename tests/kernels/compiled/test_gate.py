@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import epd_kernels
-from epd_kernels.gate import limits, measurement, report, rule
+from epd_kernels.gate import limits, measurement, rule, table
 from epd_kernels.gate.target import TARGETS
 from epd_kernels.warmup import OPERATIONS
 
@@ -53,8 +53,8 @@ def test_every_stream_is_a_parameter() -> None:
 
 
 def test_the_page_for_readers_is_current() -> None:
-    message = report.markdown(measured())
-    assert PAGE.read_text() == message, "write it anew with python -m epd_kernels.gate --write"
+    message = table.markdown(measured())
+    assert PAGE.read_text() == message, "write it again with python -m epd_kernels.gate --write"
 
 
 def test_each_generation_gets_its_own_matrix_instruction() -> None:

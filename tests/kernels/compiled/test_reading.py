@@ -70,7 +70,7 @@ def test_amd_intrinsics_and_plain_accesses(line: str, width: int) -> None:
     assert accesses(made, line) == {"src": (width,)}
 
 
-def test_shared_memory_and_other_words_are_no_accesses() -> None:
+def test_shared_memory_and_other_words_are_not_accesses() -> None:
     assert accesses("%8 = load <8 x i16>, ptr addrspace(3) %7, align 16", "store i32 %7, ptr addrspace(3) %6") == {}
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from epd_kernels.attention.reference import Attended
 
 POISON = 0xFF
-"""NaN as E4M3, as UE8M0 and as bfloat16: whoever reads it shows it."""
+"""NaN as E4M3, as UE8M0 and as bfloat16: a program that reads it shows it."""
 
 
 @dataclass(frozen=True)

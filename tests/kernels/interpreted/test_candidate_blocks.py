@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,6 +16,8 @@ from tests.kernels import oracle_selection as oracle
 from tests.kernels.ragged import ints
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import Tensor
 
 OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["torch", "triton"])
@@ -46,7 +48,7 @@ def test_blocks_equal_the_oracle(block: int, count: int, data: st.DataObject) ->
 
 @pytest.mark.parametrize("visible", [1, 7, 8, 9, 16, 71, 72])
 @OPERATIONS
-def test_the_newest_block_is_always_kept(operation: Any, visible: int) -> None:
+def test_the_newest_block_is_always_kept(operation: ModuleType, visible: int) -> None:
     newest = (visible - 1) // 8
     maxima = torch.arange(9, 0, -1.0)[None] * 1e30
     maxima[0, newest] = -3e38
@@ -57,7 +59,7 @@ def test_the_newest_block_is_always_kept(operation: Any, visible: int) -> None:
 
 
 @OPERATIONS
-def test_all_blocks_are_kept_where_they_fit(operation: Any) -> None:
+def test_all_blocks_are_kept_where_they_fit(operation: ModuleType) -> None:
     maxima = torch.randn(3, 1024, generator=torch.Generator().manual_seed(0))
     maxima[1, 300:], maxima[2] = -inf, -inf
     actual = operation.candidate_blocks(maxima, ints([8192, 2400, 0]), block=8, count=2048)

@@ -13,8 +13,8 @@ from epd_kernels.dispatch import TORCH
 from epd_kernels.launching import Launch
 from epd_workers.reference.model.interface import Extend
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.model.configs import tiny
-from tests.reference.model.trunk import Trunk
+from tests.support.reference.configs import tiny
+from tests.support.reference.trunk import Trunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epd_kernels.dispatch import Operations
     from epd_workers.reference.model.forward import Forward
     from epd_workers.reference.model.interface import Output
-    from tests.reference.model.trunk import Request
+    from tests.support.reference.trunk import Request
 
 TRITON = dispatch.load("triton", torch.device("cpu"))
 PLAIN = replace(TORCH, widest=TRITON.widest)
@@ -38,7 +38,7 @@ KERNELS = {
 
 
 def trunk(operations: Operations) -> Trunk:
-    """Window layers and Engram, pairs, the decoder half's source and a layer that selects anew; a picture."""
+    """Window layers and Engram, pairs, the decoder half's source and a layer that selects again; a picture."""
     return Trunk(tiny(), 3, 40, (range(5, 9),), operations=operations)
 
 

@@ -17,7 +17,7 @@ from epd_kernels.formats.reference import BFLOAT16, INDEX, MAIN, WINDOW, Codec
 from epd_kernels.formats.tiles import TILES
 from epd_kernels.paged import Paged
 from tests.kernels.values import finite_bfloat16
-from tests.reference.model.fractional import E2M1, E4M3, bits, decode_row, encode_row, vector_nearest
+from tests.support.reference.fractional import E2M1, E4M3, bits, decode_row, encode_row, vector_nearest
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -21,6 +21,8 @@ from tests.kernels.ragged import ints
 from tests.kernels.scoring import Step, packed, step, steps
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import Tensor
 
 OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["torch", "triton"])
@@ -121,7 +123,7 @@ def test_real_values_are_near_exact_ones() -> None:
 
 
 @OPERATIONS
-def test_offsets_into_a_pool_are_64_bit(operation: Any) -> None:
+def test_offsets_into_a_pool_are_64_bit(operation: ModuleType) -> None:
     # Two pages, 2^32 bytes apart: memory that is never touched is never taken.
     given = step(7, [0, 0], [16, 11], [[1, 0]])
     near = given.pool()
@@ -133,7 +135,7 @@ def test_offsets_into_a_pool_are_64_bit(operation: Any) -> None:
 
 
 @OPERATIONS
-def test_rows_of_tables_may_lie_apart(operation: Any) -> None:
+def test_rows_of_tables_may_lie_apart(operation: ModuleType) -> None:
     given = step(8, [0, 1, 1], [16, 11, 13], [[1, 0], [2, 3]])
     query, weights, keys, table, requests, visible = given.arguments()
     wide = torch.full((2, 9), 77, dtype=torch.int32)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from epd_kernels.numerics import cast, dot, e2m1_code, e2m1_value, e4m3_code, e4m3_value, power_of_two
 from tests.kernels.values import finite_bfloat16
-from tests.reference.model.fractional import E2M1, E4M3, bits, vector_nearest
+from tests.support.reference.fractional import E2M1, E4M3, bits, vector_nearest
 
 
 @triton.jit

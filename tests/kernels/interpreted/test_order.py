@@ -113,7 +113,7 @@ def test_a_bad_kernel_is_caught(kernel: Any, message: str) -> None:
     ("kernel", "message"), [(faulty.halves, "output comes out differently"), (faulty.beyond, "changes byte")]
 )
 def test_runs_alone_show_it_too(kernel: Any, message: str) -> None:
-    """Whoever overlooks an access still meets its consequences."""
+    """An access that is overlooked still has its consequences."""
     actual = faults(launch(kernel))
     assert [fault for fault in actual if "run " in fault and message in fault], actual
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -17,6 +17,8 @@ from tests.kernels import oracle_selection as oracle
 from tests.kernels.scoring import Step, step, steps
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import Tensor
 
     from epd_kernels.selection.reference import Selection
@@ -25,7 +27,13 @@ OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["tor
 
 
 def choose(
-    operation: Any, given: Step, *, count: int, block: int, blocks: int | None = None, candidates: Tensor | None = None
+    operation: ModuleType,
+    given: Step,
+    *,
+    count: int,
+    block: int,
+    blocks: int | None = None,
+    candidates: Tensor | None = None,
 ) -> Selection:
     actual: Selection = operation.select_entries(
         *given.arguments(), count=count, block=block, blocks=blocks, candidates=candidates
@@ -64,7 +72,7 @@ def ragged(rows: int, width: int = 12, heads: int = 4) -> Step:
 
 
 @OPERATIONS
-def test_candidates_that_hold_the_best_change_nothing(operation: Any) -> None:
+def test_candidates_that_hold_the_best_change_nothing(operation: ModuleType) -> None:
     given, count, block = ragged(28), 10, 4
     free = choose(operation, given, count=count, block=block)
     kept = 0
@@ -83,7 +91,7 @@ def test_candidates_that_hold_the_best_change_nothing(operation: Any) -> None:
 
 
 @OPERATIONS
-def test_no_rows(operation: Any) -> None:
+def test_no_rows(operation: ModuleType) -> None:
     nothing = step(0, [], [], [[0, 1]])
     actual = choose(operation, nothing, count=5, block=8, blocks=3)
     assert actual.candidates is not None
@@ -91,7 +99,7 @@ def test_no_rows(operation: Any) -> None:
 
 
 @OPERATIONS
-def test_rows_that_see_nothing_choose_nothing(operation: Any) -> None:
+def test_rows_that_see_nothing_choose_nothing(operation: ModuleType) -> None:
     blind = step(1, [0, 0, -1], [0, 0, 9], [[0, 1]])
     actual = choose(operation, blind, count=5, block=8, blocks=3)
     assert actual.candidates is not None
@@ -103,7 +111,7 @@ def test_rows_that_see_nothing_choose_nothing(operation: Any) -> None:
 
 @OPERATIONS
 @pytest.mark.parametrize("blocks", [None, 3])
-def test_chunks_of_rows_change_nothing(operation: Any, blocks: int | None) -> None:
+def test_chunks_of_rows_change_nothing(operation: ModuleType, blocks: int | None) -> None:
     given = ragged(40)
     whole = choose(operation, given, count=9, block=8, blocks=blocks)
     with patch.object(launch, "_SCORES", 16 * given.room), patch.object(index_scores, "_PRODUCTS", 5 * 4 * given.room):
@@ -159,7 +167,7 @@ def test_torch_computes_in_the_type_of_the_weights() -> None:
 
 
 @OPERATIONS
-def test_refuses_to_publish_what_is_bound(operation: Any) -> None:
+def test_refuses_to_publish_what_is_bound(operation: ModuleType) -> None:
     given = step(7, [0], [8], [[0]])
     candidates = torch.zeros(1, 1, dtype=torch.int32)
     with pytest.raises(ValueError, match="give blocks or candidates"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -16,6 +16,9 @@ from epd_kernels.selection.tiles import TILES, Tile
 from epd_kernels.sizes import RELEASED
 from epd_kernels.top_entries import launch, reference
 from tests.kernels import oracle_selection as oracle
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 OPERATIONS = pytest.mark.parametrize("operation", [reference, launch], ids=["torch", "triton"])
 TILE = TILES[Architecture.INTERPRETER]
@@ -82,7 +85,7 @@ def test_any_number_of_rows(rows: int) -> None:
 
 
 @OPERATIONS
-def test_every_float32_has_its_place(operation: Any) -> None:
+def test_every_float32_has_its_place(operation: ModuleType) -> None:
     # One value of every binade and sign, its neighbours, zero, and the subnormals' ends.
     bits = torch.arange(0, 255, dtype=torch.int64)[:, None] * 2**23 + torch.tensor([0, 1, 2**22, 2**23 - 1])
     magnitudes = bits.flatten().int().view(torch.float32)
@@ -95,7 +98,7 @@ def test_every_float32_has_its_place(operation: Any) -> None:
 
 
 @OPERATIONS
-def test_released_sizes_have_the_scores_of_topk(operation: Any) -> None:
+def test_released_sizes_have_the_scores_of_topk(operation: ModuleType) -> None:
     values = torch.randn(3, 16384, generator=torch.Generator().manual_seed(1)).mul(8).round().div(8)
     values[1, 300:] = -inf
     candidates = torch.arange(1, 4097, 2, dtype=torch.int32).repeat(3, 1)
@@ -111,7 +114,7 @@ def test_released_sizes_have_the_scores_of_topk(operation: Any) -> None:
 
 
 @OPERATIONS
-def test_rows_may_lie_apart(operation: Any) -> None:
+def test_rows_may_lie_apart(operation: ModuleType) -> None:
     wide = torch.randn(3, 40, generator=torch.Generator().manual_seed(2))
     blocks = torch.full((3, 9), 77, dtype=torch.int32)
     blocks[:, :5] = torch.tensor([0, 2, 3, 7, 9])
@@ -122,7 +125,7 @@ def test_rows_may_lie_apart(operation: Any) -> None:
 
 
 @OPERATIONS
-def test_offsets_into_scores_are_64_bit(operation: Any) -> None:
+def test_offsets_into_scores_are_64_bit(operation: ModuleType) -> None:
     # Two rows, 2^31 scores apart: memory that is never touched is never taken.
     stride = 2**31
     values = torch.empty(stride + 4).as_strided((2, 4), (stride, 1))

@@ -151,8 +151,8 @@ def test_a_number_of_stores_replaces_none(world: World) -> None:
     ],
 )
 def test_the_file_says_where_and_how_long(world: World, mode: str, address: str) -> None:
-    from epd_workers.swapool.settings import Settings as Told  # noqa: PLC0415
-    from epd_workers.swapool.settings import settings as read_settings  # noqa: PLC0415
+    from epd_workers.swapool.settings import PoolSettings as Told  # noqa: PLC0415
+    from epd_workers.swapool.settings import parse as read_settings  # noqa: PLC0415
 
     pooled(world, mode, memory="64Mi", ttl="2m30s", deadline="15ms")
     text = planned(world)["ConfigMap", "demo-swa-pool"]["data"]["pool.json"]

@@ -76,7 +76,7 @@ def test_an_exact_page_stays(tmp_path_factory: pytest.TempPathFactory, marks: li
     assert len(files(folder.root)) == bool(marks)
 
 
-def test_what_went_wrong_in_the_meantime_is_no_matter(tmp_path: Path) -> None:
+def test_what_went_wrong_in_the_meantime_does_not_matter(tmp_path: Path) -> None:
     """Of an exact page that did not survive, the approximate one is left: two servers wrote them at the same time."""
     folder = Folder(tmp_path, SPACE, SIZE, 3600)
     folder.write(chain(0), StoredPage(data(1), replayed=True))
@@ -157,7 +157,7 @@ def _socket(path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil", [_torn, _longer, _flipped, _holes, _another_page, _another_space, _link, _pipe, _socket]
 )
-def test_what_is_no_page_is_removed(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+def test_what_is_not_a_page_is_removed(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     with opened(tmp_path) as pages:
         fill(pages, range(3))
         path = next(path for path in files(tmp_path) if path.name == chain(1).hex())
@@ -182,7 +182,7 @@ def test_a_folder_in_its_place_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_age(tmp_path: Path) -> None:
-    """What nobody used for longer than the limit is gone; a use counts anew."""
+    """What nobody used for longer than the limit is gone; a use restarts the count."""
     with opened(tmp_path, hours=2) as pages:
         fill(pages, range(4))
         _age(tmp_path, {0: 3000, 1: 7100, 2: 7300, 3: 7300})
@@ -313,7 +313,7 @@ def test_what_was_never_finished(tmp_path: Path) -> None:
     assert sorted(path.name for path in shelf.iterdir()) == [chain(0).hex(), young.name]
 
 
-def test_sizes_that_are_none(tmp_path: Path) -> None:
+def test_sizes_that_are_not_valid(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"space has 2 bytes.*page_bytes is 0.*hours is nan.*limit is 3: the file"):
         DiskPages(tmp_path, b"ab", 0, limit=3, hours=math.nan)
 

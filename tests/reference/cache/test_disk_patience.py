@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from epd_workers.reference.cache.disk.store import FETCHES, PENDING_BYTES, READERS
+from epd_workers.reference.cache.disk.tier import FETCHES, PENDING_BYTES, READERS
 from tests.reference.cache.disk import are_stored, ask, chain, data, fill, opened
-from tests.swapool.servers import until
-from tests.swapool.windows import descriptors
+from tests.support.polling import until
+from tests.support.swapool.windows import descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,7 +177,7 @@ def test_a_defect_ends_no_thread(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         pages.put(b"", data(0), replayed=False)
         fill(pages, [2])
         assert are_stored(pages, range(3)) == [False] * 3
-    assert {record.message for record in caplog.records} == {"pages on disk"}
+    assert {record.message for record in caplog.records} == {"kv-disk-get: a task failed"}
 
 
 def test_long_prompts_come_in_order_and_whole(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from epd_workers.reference.cache.geometry import Geometry, Owner
 from epd_workers.reference.model.config import RELEASED, SHIPPED
-from tests.reference.cache.rows import config, geometry
+from tests.support.reference.rows import config, geometry
 
 
 def test_released_sizes_have_the_released_bytes() -> None:

@@ -14,7 +14,7 @@ from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixLease, PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from tests.reference.cache.ledger import Ledger, Loan
-from tests.reference.cache.rows import check_entries, check_windows, geometry, write_rows
+from tests.support.reference.rows import check_entries, check_windows, geometry, write_rows
 
 if TYPE_CHECKING:
     from epd_workers.reference.cache.node import Node
@@ -76,8 +76,8 @@ class PrefixMachine(RuleBasedStateMachine):
         match = self.tree.match(key, salt)
         tokens = self.tree.usable(match, need_window=need_window, rerun=rerun)
         assert tokens == self.ledger.usable(key, salt, rerun, need_window=need_window)
-        again = max(0, tokens - WINDOW)
-        replay = 0 if need_window else (tokens - again // PAGE * PAGE) // PAGE
+        replayed = max(0, tokens - WINDOW)
+        replay = 0 if need_window else (tokens - replayed // PAGE * PAGE) // PAGE
         if not self._make_room(0, replay):
             return None
         match = self.tree.match(key, salt)
@@ -87,13 +87,13 @@ class PrefixMachine(RuleBasedStateMachine):
         loan = self.ledger.acquire(key, salt, tokens, windows=need_window)
         marks = [entry.exact for entry in loan.entries]
         assert sequence.exact_tokens == (None if all(marks) else marks.index(False) * PAGE)
-        again = max(0, tokens - WINDOW)
+        replayed = max(0, tokens - WINDOW)
         if not need_window:
-            sequence.reserve_windows(again)
-            write_rows(sequence, key, again, tokens, entries=False)
-            if again:
+            sequence.reserve_windows(replayed)
+            write_rows(sequence, key, replayed, tokens, entries=False)
+            if replayed:
                 sequence.approximate(tokens)
-        run = Running(key, sequence, loan, again, salt)
+        run = Running(key, sequence, loan, replayed, salt)
         self.running.append(run)
         return run
 

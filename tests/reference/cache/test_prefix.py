@@ -5,7 +5,7 @@ import pytest
 from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.prefix import PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
-from tests.reference.cache.rows import WINDOW, check_entries, check_windows, geometry, write_rows
+from tests.support.reference.rows import WINDOW, check_entries, check_windows, geometry, write_rows
 
 PAGE = 4
 KEY = tuple(range(100, 126))  # six pages and a half

@@ -5,7 +5,7 @@ import torch
 
 from epd_workers.reference.cache.paged_pool import KvPool, OutOfPages
 from epd_workers.reference.cache.sequence import Sequence
-from tests.reference.cache.rows import DIM, PAIRS, WINDOW, geometry
+from tests.support.reference.rows import DIM, PAIRS, WINDOW, geometry
 
 
 def test_tables_follow_the_pages() -> None:

@@ -13,7 +13,7 @@ from epd_workers.reference.cache.prefix import PrefixTree
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.model.config import RELEASED
 from epd_workers.reference.model.interface import LayoutMismatch
-from tests.reference.cache.rows import (
+from tests.support.reference.rows import (
     DIM,
     LAYERS,
     PAIRS,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tests.reference.engine.tiny import tiny_model
+from tests.support.reference.engines import tiny_model
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.loaded import LoadedModel

@@ -25,7 +25,7 @@ from epd_workers.reference.engine.request import (
 )
 from epd_workers.reference.model.interface import BadImage, LayoutMismatch
 from epd_workers.reference.model.tokenizer import ImageSlot, Tokenizer
-from tests.reference.engine.tiny import GREEDY, HELLO, answer, close, collect, idle, started, text
+from tests.support.reference.engines import GREEDY, HELLO, answer, close, collect, idle, started, text
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.loaded import LoadedModel

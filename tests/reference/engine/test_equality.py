@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from epd_workers.reference.engine.request import Handover, ImageSpan, Prompt, Sampling, Step
 from epd_workers.reference.engine.sampler import choose, uniform
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.engine.loop import Loop, agrees
-from tests.reference.engine.tiny import (
+from tests.support.reference.engines import (
     GREEDY,
     SHORT,
     answer,
@@ -27,7 +26,8 @@ from tests.reference.engine.tiny import (
     started,
     text,
 )
-from tests.reference.small import WINDOW
+from tests.support.reference.loop import Loop, agrees
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from epd_workers.reference.engine.job import Piece
@@ -178,7 +178,7 @@ def test_batched_equals_single(
 def test_a_prefix_hit_equals_a_cold_start(
     model: LoadedModel, prompt: Prompt, shared: int, more: int, chunk: int, page_size: int
 ) -> None:
-    """Whether an earlier request was shorter, longer, or ran into its answer, and whoever else still runs."""
+    """Whether an earlier request was shorter, longer, or ran into its answer, and whatever else still runs."""
     head = Prompt(
         prompt.token_ids[: max(1, shared)], [i for i in prompt.images if i.start + len(i.embeddings) <= shared]
     )

@@ -1,4 +1,4 @@
-"""What requests leave for each other, and what is told about it."""
+"""What requests leave for each other, and what is reported about it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_workers.reference.engine.job import Job
-from epd_workers.reference.engine.key import pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.model.replay import PRESETS, Work
-from epd_workers.reference.serving.cache_report import Report
-from tests.reference.engine.tiny import (
+from epd_workers.reference.serving.cache_report import CacheReport
+from tests.support.reference.engines import (
     SHORT,
     answer,
     collect,
@@ -23,7 +23,7 @@ from tests.reference.engine.tiny import (
     started,
     text,
 )
-from tests.reference.small import LAYERS, SPLIT, WINDOW
+from tests.support.reference.small import LAYERS, SPLIT, WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,13 +222,13 @@ async def test_what_replay_spared_never_goes_back(model: LoadedModel, monkeypatc
         forward = engine._scheduler._forward
 
         def watched(extends: Sequence[Extend]) -> Output:
-            seen.append(Report(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped)
+            seen.append(CacheReport(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped)
             return forward(extends)
 
         monkeypatch.setattr(engine._scheduler, "_forward", watched)
         await answer(engine, Prompt(ids))
         await answer(engine, Prompt(ids))
-        skipped = Report(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped
+        skipped = CacheReport(engine.replay(), engine.load(), memory_of(engine).geometry, SPLIT).encoder.skipped
     assert skipped == (36 - WINDOW) * SPLIT
     assert seen == sorted(seen)
     assert set(seen) == {0, skipped}

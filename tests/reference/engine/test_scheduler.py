@@ -18,7 +18,7 @@ from epd_workers.reference.engine.request import (
     Step,
 )
 from epd_workers.reference.engine.scheduler import EncodeJob, Scheduler
-from tests.reference.engine.tiny import check_clean, limits
+from tests.support.reference.engines import check_clean, limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from epd_workers.reference.engine.request import Aborted, EngineFailed, Prompt, QueueFull
-from tests.reference.engine.tiny import GREEDY, HELLO, answer, close, collect, idle, memory_of, started, text
+from tests.support.reference.engines import GREEDY, HELLO, answer, close, collect, idle, memory_of, started, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -71,8 +71,8 @@ def test_a_round_trip_gives_the_quantised_parameters(original: Path) -> None:
 
 def test_quantising_twice_changes_no_value(original: Path) -> None:
     _, loaded = checkpoint.load(original, torch.float32)
-    again = checkpoint.quantised(loaded)
-    assert all(torch.equal(value, again[name]) for name, value in loaded.named_parameters())
+    requantised = checkpoint.quantised(loaded)
+    assert all(torch.equal(value, requantised[name]) for name, value in loaded.named_parameters())
 
 
 def test_saving_twice_writes_the_same_bytes(original: Path, tmp_path: Path) -> None:

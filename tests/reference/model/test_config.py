@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from epd_workers.reference.model.config import RELEASED, SHIPPED, BadConfig, Config
 from epd_workers.reference.model.engram_hash import table_rows
-from tests.reference.model.configs import configs
+from tests.support.reference.configs import configs
 
 
 def test_the_released_layers() -> None:

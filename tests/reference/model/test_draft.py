@@ -15,8 +15,8 @@ from epd_workers.reference.model.draft import NOWHERE, Draft, Ring, Text, verify
 from epd_workers.reference.model.engram_hash import EngramHash
 from epd_workers.reference.model.transformer import Transformer
 from tests.reference.model import oracle_draft, oracle_text
-from tests.reference.model.configs import configs, random_prompt, random_weights, tiny
-from tests.reference.model.trunk import load
+from tests.support.reference.configs import configs, random_prompt, random_weights, tiny
+from tests.support.reference.trunk import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

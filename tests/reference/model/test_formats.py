@@ -16,7 +16,7 @@ from torch import Tensor
 
 from epd_kernels.formats import reference as formats
 from epd_kernels.formats.reference import BFLOAT16, INDEX, MAIN, WINDOW, Codec
-from tests.reference.model.fractional import E2M1, E4M3, bits, decode_row, encode_row, vector_nearest
+from tests.support.reference.fractional import E2M1, E4M3, bits, decode_row, encode_row, vector_nearest
 
 CODECS = [WINDOW, MAIN, INDEX, BFLOAT16]
 SCALED = [WINDOW, MAIN, INDEX]

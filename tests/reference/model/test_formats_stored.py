@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epd_kernels.formats import reference as formats
 from epd_kernels.formats.reference import INDEX, WINDOW
-from tests.reference.model.fractional import E4M3, bits, decode_row, encode, encode_row
+from tests.support.reference.fractional import E4M3, bits, decode_row, encode, encode_row
 
 FLOATS = [torch.float32, torch.float64]
 

@@ -16,10 +16,10 @@ from epd_workers.reference.model import dense
 from epd_workers.reference.model.config import RELEASED
 from epd_workers.reference.model.forward import Forward
 from epd_workers.reference.model.replay import PRESETS, Preset, halo, tail_rows
-from tests.reference.cache.rows import slots_of
 from tests.reference.model import oracle
-from tests.reference.model.configs import configs, tiny
-from tests.reference.model.trunk import PAGE, Request, Trunk
+from tests.support.reference.configs import configs, tiny
+from tests.support.reference.rows import slots_of
+from tests.support.reference.trunk import PAGE, Request, Trunk
 
 N = 40
 POLICIES = sorted(PRESETS)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.reference.model.configs import Prompt, configs, random_prompt, random_weights, tiny
 from tests.reference.model.oracle import Replay, Trace, draft, encoder_replay, forward
 from tests.reference.model.oracle_rows import late_start, steps_of, unwritten_reads, visible_windows
+from tests.support.reference.configs import Prompt, configs, random_prompt, random_weights, tiny
 
 if TYPE_CHECKING:
     from tests.reference.model import oracle_formats as formats

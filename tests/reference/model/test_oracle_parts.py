@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reference.model import oracle_formats as formats
-from tests.reference.model.configs import random_weights, tiny
 from tests.reference.model.oracle import span, vision
 from tests.reference.model.oracle_engram import engram, rows_of, table_primes
 from tests.reference.model.oracle_parts import attend, frequencies, rotate, sinkhorn
+from tests.support.reference.configs import random_weights, tiny
 
 TINY = tiny()
 WEIGHTS = random_weights(TINY, 0)

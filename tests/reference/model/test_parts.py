@@ -12,8 +12,8 @@ from epd_workers.reference.model.attention import attend
 from epd_workers.reference.model.config import RELEASED, Config
 from epd_workers.reference.model.hyper import collapse, spread
 from tests.reference.model import oracle_parts as oracle
-from tests.reference.model.configs import configs, random_weights, tiny
-from tests.reference.model.trunk import load
+from tests.support.reference.configs import configs, random_weights, tiny
+from tests.support.reference.trunk import load
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.layer import Layer

@@ -90,7 +90,7 @@ def test_a_word_of_the_world_is_one_piece() -> None:
     assert min(ids[:-1]) >= BYTES + len(MARKERS)
 
 
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTokenizer, match=r"tokenizer\.json cannot be read"):
         Tokenizer.load(tmp_path / "tokenizer.json")
     path = tmp_path / "other.json"

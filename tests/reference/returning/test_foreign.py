@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from epd_workers.reference.engine.key import chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import chain, pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.engine.store import Stores
 from epd_workers.swapool.key import Key
 from epd_workers.swapool.memory import Memory
-from tests.reference.engine.tiny import picture, text, tiny_model
-from tests.reference.returning.shop import Reference, Windows, folder, grown, returning, same, served, space_of
+from tests.reference.returning.deployment import Reference, Windows, folder, grown, returning, same, served, space_of
+from tests.support.reference.engines import picture, text, tiny_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

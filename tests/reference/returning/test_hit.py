@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.store import Stores
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.returning.shop import Reference, Windows, folder, grown, same, served, space_of
+from tests.reference.returning.deployment import Reference, Windows, folder, grown, same, served, space_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,13 +11,13 @@ from epd_workers.reference.cache.disk import StoredPage
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.engine.job import Job
 from epd_workers.reference.engine.memory import Memory
-from epd_workers.reference.engine.prefetch import Found
+from epd_workers.reference.engine.prefetch import Prefetched
 from epd_workers.reference.engine.request import Prompt, Step
 from epd_workers.reference.engine.scheduler import Scheduler
 from epd_workers.reference.engine.store import Stores
-from tests.reference.engine.tiny import SHORT, check_clean, text
-from tests.reference.returning.shop import Windows, returning, space_of
-from tests.reference.small import WINDOW
+from tests.reference.returning.deployment import Windows, returning, space_of
+from tests.support.reference.engines import SHORT, check_clean, text
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from epd_workers.reference.engine.job import Event
@@ -64,7 +64,7 @@ def test_pages_from_a_store_are_of_use_only_where_those_of_the_tree_end(model: L
     sequence.advance(4 * left)
     memory.keep(sequence, key, "", 0)
     sequence.release()
-    start = memory.begin(sequence, key, "", Found(first=4, pages=[page] * 3))
+    start = memory.begin(sequence, key, "", Prefetched(first=4, pages=[page] * 3))
     assert (start.hit, start.stored) == {3: (12, 0), 4: (28, 3), 5: (28, 2)}[left]
     assert sequence.length == start.hit
     sequence.release()

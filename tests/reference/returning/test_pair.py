@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from epd_workers.reference.engine.request import Handover, InvalidRequest, Prompt
 from epd_workers.reference.engine.store import Stores
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.engine.tiny import picture, text
-from tests.reference.returning.shop import Reference, Windows, folder, grown, same, served, space_of
+from tests.reference.returning.deployment import Reference, Windows, folder, grown, same, served, space_of
+from tests.support.reference.engines import picture, text
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.loaded import LoadedModel

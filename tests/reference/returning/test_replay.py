@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epd_workers.reference.engine.key import chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import chain, pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.store import Stores
 from epd_workers.reference.model.replay import PRESETS
-from tests.reference.engine.tiny import picture, text
-from tests.reference.returning.shop import SILENT, Reference, Windows, folder, grown, same, served, space_of
-from tests.reference.small import WINDOW
+from tests.reference.returning.deployment import SILENT, Reference, Windows, folder, grown, same, served, space_of
+from tests.support.reference.engines import picture, text
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from epd_workers.reference.cache.disk import DiskPages

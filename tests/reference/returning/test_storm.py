@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from epd_workers.reference.engine.request import Aborted, Prompt
 from epd_workers.reference.engine.store import Stores
-from tests.reference.engine.tiny import text
-from tests.reference.returning.shop import SILENT, Windows, folder, grown, served, space_of
+from tests.reference.returning.deployment import SILENT, Windows, folder, grown, served, space_of
+from tests.support.reference.engines import text
 
 if TYPE_CHECKING:
     from epd_workers.reference.model.loaded import LoadedModel
-    from tests.reference.returning.shop import Server
+    from tests.reference.returning.deployment import Server
 
 BOUNDS: dict[str, Any] = {"chunked_prefill_size": 16}
 CROWDED = {"max_running_requests": 2, "max_total_tokens": 160}

@@ -20,9 +20,9 @@ from epd_workers.swapool.connection import Connection
 from epd_workers.swapool.header import Window
 from epd_workers.swapool.memory import Memory
 from epd_workers.swapool.metrics import Metrics
-from tests.reference.engine.tiny import idle, memory_of, text
-from tests.reference.returning.shop import SILENT, Reference, Windows, grown, same, served, space_of
-from tests.reference.small import WINDOW
+from tests.reference.returning.deployment import SILENT, Reference, Windows, grown, same, served, space_of
+from tests.support.reference.engines import idle, memory_of, text
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from epd_workers.reference.engine.store import WindowLookup
     from epd_workers.reference.model.loaded import LoadedModel
-    from tests.reference.returning.shop import Server
+    from tests.reference.returning.deployment import Server
 
 BOUNDS: dict[str, Any] = {"replay": "0.5.23", "chunked_prefill_size": 16}
 TALK = Prompt(text(33, 1))

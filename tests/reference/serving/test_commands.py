@@ -93,7 +93,7 @@ def test_what_cannot_be_inspected(words: list[str], faults: list[str], capsys: p
 
 
 def test_a_config_that_is_not_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text, words in (("[]", "it is no JSON object"), ("{", "is not JSON"), ("{}", "model_type is None")):
+    for text, words in (("[]", "it is not a JSON object"), ("{", "is not JSON"), ("{}", "model_type is None")):
         (tmp_path / "config.json").write_text(text)
         assert main(["inspect", "--model-path", str(tmp_path)]) == 2
         assert words in capsys.readouterr().err

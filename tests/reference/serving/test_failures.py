@@ -13,15 +13,16 @@ import aiohttp
 import pytest
 
 from epd_workers.reference.transfer.room import Room
-from tests.reference.serving import tiny
-from tests.reference.serving.conftest import AT_ONCE_SECONDS, CHAT, HOST, SHORT, chat, data_url, png, with_images
+from tests.support.ports import HOST
+from tests.support.reference import checkpoints
+from tests.support.reference.serving import AT_ONCE_SECONDS, CHAT, SHORT, chat, data_url, png, with_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from epd_workers.reference.engine.job import Piece
-    from tests.reference.serving.conftest import Fleet, Running
+    from tests.support.reference.serving import Fleet, Running
 
 ROOMY = ("--context-length", "4096", "--max-total-tokens", "16384")
 LONG = chat("go on", max_tokens=4000, ignore_eos=True, temperature=1, seed=0)
@@ -83,7 +84,7 @@ async def test_a_bad_half_fails_the_other_at_once(fleet: Fleet) -> None:
 async def test_caches_that_do_not_fit_fail_the_request_and_not_the_server(
     fleet: Fleet, tmp_path: Path, flags: list[str], words: list[str]
 ) -> None:
-    flags = [str(tiny.write(tmp_path, seed=1)) if flag == "OTHER" else flag for flag in flags]
+    flags = [str(checkpoints.write(tmp_path, seed=1)) if flag == "OTHER" else flag for flag in flags]
     prefill, decode, good = (
         await fleet.start("prefill", *SHORT),
         await fleet.start("decode", *flags),

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from epd_workers.reference.model.interface import BadImage
 from epd_workers.reference.serving.errors import ApiError
 from epd_workers.reference.serving.media import MediaLimits, load_image, media_session
-from tests.reference.serving.conftest import data_url, png
+from tests.support.reference.serving import data_url, png
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,7 +100,7 @@ async def test_a_pod_fetches_nothing_from_its_own_neighbours(host: str) -> None:
             await load_image(session, f"http://{host}:30000/health", MediaLimits(max_bytes=10_000, seconds=5))
 
 
-async def test_what_is_no_image_is_refused(site: str, session: aiohttp.ClientSession) -> None:
+async def test_what_is_not_an_image_is_refused(site: str, session: aiohttp.ClientSession) -> None:
     with pytest.raises(BadImage, match=r"it is none of them$"):
         await load_image(session, f"{site}/broken", LIMITS)
 

@@ -11,12 +11,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from epd_workers.reference.model.tokenizer import Tokenizer
-from tests.reference.serving.conftest import SMALL_PICTURE, data_url, png
+from tests.support.reference.serving import SMALL_PICTURE, data_url, png
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.reference.serving.conftest import Fleet
+    from tests.support.reference.serving import Fleet
 
 MODEL = "reference"
 
@@ -140,7 +140,7 @@ async def test_what_would_steer_the_answer_is_refused_not_ignored(
     await client.completions.create(model=MODEL, prompt="hi", max_tokens=1, extra_body={field: None})
 
 
-async def test_more_answers_than_a_server_holds_are_no_overload(client: openai.AsyncOpenAI) -> None:
+async def test_more_answers_than_a_server_holds_are_not_an_overload(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="split it"):
         await client.completions.create(model=MODEL, prompt=["hi"] * 100, max_tokens=1)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_the_flags_that_the_operator_passes() -> None:
-    words = (
+    arguments = (
         "--role prefill --host 0.0.0.0 --port 30000 --served-model-name m --bootstrap-port 8998 "
         "--encoder-bootstrap-port 8997 --context-length 8192 --page-size 64 --max-running-requests 16 "
         "--max-queued-requests 64 --chunked-prefill-size 512 --max-total-tokens 65536 --kv-cache-dtype bf16 "
@@ -22,8 +22,8 @@ def test_the_flags_that_the_operator_passes() -> None:
         "--kv-disk-path /pages "
         "--kv-disk-bytes 1000000 --kv-disk-hours 0.5"
     )
-    options = parse(words.split())
-    assert options == parse([f"{a}={b}" for a, b in zip(words.split()[::2], words.split()[1::2], strict=True)])
+    options = parse(arguments.split())
+    assert options == parse([f"{a}={b}" for a, b in zip(arguments.split()[::2], arguments.split()[1::2], strict=True)])
     assert (options.advertise_host, options.layout_key, options.vision) == ("10.0.0.1", "k", "remote")
     assert (options.kv_disk_path, options.kv_disk_bytes, options.kv_disk_hours) == ("/pages", 10**6, 0.5)
     assert (options.swa_pool_config, options.tenant) == ("/etc/epd/swa-pool/pool.json", "llm/demo")
@@ -41,7 +41,7 @@ def test_every_flag_is_an_option_and_every_option_a_flag() -> None:
 
 
 def test_all_faults_are_told_at_once() -> None:
-    words = [
+    arguments = [
         "--rol",
         "decode",
         "--port",
@@ -57,7 +57,7 @@ def test_all_faults_are_told_at_once() -> None:
         "-1",
     ]
     with pytest.raises(UsageError) as caught:
-        parse(words)
+        parse(arguments)
     assert caught.value.faults == (
         "unknown flag --rol, did you mean --role?",
         "unexpected argument 'decode'",
@@ -72,9 +72,9 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "fault"),
+    ("arguments", "fault"),
     [
-        ("--role encode --vision off", "--vision is 'off': an encode server encodes images, leave it out"),
+        ("--role encode --vision off", "--vision is 'off': an encode server always encodes images; leave it out"),
         ("--role aggregated --vision remote", "give local or off"),
         ("--role decode --max-total-tokens 10 --page-size 64", "must hold at least one page of 64"),
         ("--role prefill --swa-pool-config f", "--swa-pool-config is given with --encoder-replay off"),
@@ -90,9 +90,9 @@ def test_all_faults_are_told_at_once() -> None:
         ("--role encode --kv-disk-bytes 9", "--kv-disk-bytes is given: an encode server keeps no windows"),
     ],
 )
-def test_flags_that_contradict_each_other(words: str, fault: str) -> None:
+def test_flags_that_contradict_each_other(arguments: str, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
-        parse(words.split())
+        parse(arguments.split())
 
 
 def test_all_faults_of_pool_and_disk_are_told_at_once() -> None:
@@ -110,7 +110,7 @@ def test_all_faults_of_pool_and_disk_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "--role prefill --encoder-replay on --swa-pool-config f",
         "--role prefill --encoder-replay on --kv-disk-path d --kv-disk-hours 1",
@@ -119,8 +119,8 @@ def test_all_faults_of_pool_and_disk_are_told_at_once() -> None:
         "--role encode --tenant llm/demo",
     ],
 )
-def test_pool_and_disk_where_they_are_of_use(words: str) -> None:
-    parse(words.split())
+def test_pool_and_disk_where_they_are_of_use(arguments: str) -> None:
+    parse(arguments.split())
 
 
 def test_where_peers_find_this_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +134,10 @@ def test_where_peers_find_this_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["--role", "decode"]).pod == "demo-0"
 
 
-@pytest.mark.parametrize("words", [["--port", "x"], ["--role"], ["--nonsense=1"]])
-def test_faults_end_the_program_with_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--port", "x"], ["--role"], ["--nonsense=1"]])
+def test_faults_end_the_program_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse_or_exit(words)
+        parse_or_exit(arguments)
     assert caught.value.code == 2
     error = capsys.readouterr().err
     assert all(line.startswith("epd-reference: ") for line in error.splitlines())

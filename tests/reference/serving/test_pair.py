@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.reference.serving.conftest import (
+from tests.support.reference.serving import (
     CHAT,
     SMALL_PICTURE,
     Fleet,

@@ -10,19 +10,19 @@ import torch
 
 from epd_workers.reference.main import main
 from epd_workers.reference.serving.probe import Question, WrongAnswer
-from tests.reference.serving import tiny
-from tests.reference.serving.conftest import CHAT, chat
+from tests.support.reference import checkpoints
+from tests.support.reference.serving import CHAT, chat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.reference.serving.conftest import Fleet
+    from tests.support.reference.serving import Fleet
 
 ASKED = "what colour is the sky?"
 
 
 def write(directory: Path, answer: str) -> Path:
-    tiny.write(directory)
+    checkpoints.write(directory)
     (directory / "training.json").write_text(json.dumps({"probe": {"prompt": ASKED, "answer": answer}}))
     return directory
 
@@ -41,9 +41,9 @@ async def test_the_question_is_asked_at_start_and_on_request(fleet: Fleet, tmp_p
     assert (asked.status, asked.body) == (200, "OK")
     for role in ("decode", "encode"):
         server = await fleet.start(role, *path)
-        for query, words in (("?semantic=true", "OK, but there was no question to ask here"), ("", "OK")):
+        for query, body in (("?semantic=true", "OK, but there was no question to ask here"), ("", "OK")):
             answer = await server.get("/health_generate" + query)
-            assert (answer.status, answer.body) == (200, words)
+            assert (answer.status, answer.body) == (200, body)
     wrong = await prefill.get("/health_generate?semantic=perhaps")
     assert (wrong.status, wrong.message) == (400, "semantic is 'perhaps': must be true or false")
 
@@ -59,7 +59,7 @@ async def test_a_wrong_answer_keeps_a_server_from_starting(fleet: Fleet, tmp_pat
 async def test_a_model_that_breaks_later_says_so_on_request(fleet: Fleet, tmp_path: Path) -> None:
     path = write(tmp_path, await spoken(fleet) + " and more")
     server = await fleet.start("prefill", "--model-path", str(path))
-    weights = tiny.load(path, 192).weights
+    weights = checkpoints.load(path, 192).weights
     weights.norm.weight.neg_()
     answer = await server.get("/health_generate?semantic=true")
     assert (answer.status, answer.code) == (503, "wrong_answer")
@@ -91,7 +91,7 @@ def test_no_question(tmp_path: Path, text: str | None) -> None:
 def test_limits_without_room_for_the_question_are_told(
     tmp_path: Path, flags: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = [
+    arguments = [
         "--role",
         "aggregated",
         "--port",
@@ -102,7 +102,7 @@ def test_limits_without_room_for_the_question_are_told(
         str(write(tmp_path, "blue" * 9)),
     ]
     threads = torch.get_num_threads()
-    assert main([*words, *flags]) == 1
+    assert main([*arguments, *flags]) == 1
     torch.set_num_threads(threads)
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage().startswith("cannot start: the question that proves this server does not fit into it")

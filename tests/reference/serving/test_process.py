@@ -10,33 +10,35 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from tests.reference.serving.conftest import HOST, Fleet, Program, wait_for
+from tests.support.polling import eventually
+from tests.support.ports import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from tests.support.reference.serving import Fleet, Program, Starting
 
-async def test_sigterm_drains_and_exits_0(program: Callable[..., Awaitable[Program]]) -> None:
+
+async def test_sigterm_drains_and_exits_0(program: Starting) -> None:
     server = await program("aggregated", "--drain-timeout", "60")
     running = asyncio.create_task(server.post(max_tokens=100))
-    await wait_for(server.busy)
+    await eventually(server.busy, 40, every=0.1)
     server.process.send_signal(signal.SIGTERM)
 
     async def draining() -> bool:
         return not await server.ready()
 
-    await wait_for(draining)
+    await eventually(draining, 40, every=0.1)
     assert (await server.post())[0] == 503
     assert (await running)[0] == 200
     assert await asyncio.wait_for(server.process.wait(), 20) == 0
 
 
 @pytest.mark.nightly
-async def test_a_second_sigterm_ends_the_draining(program: Callable[..., Awaitable[Program]]) -> None:
+async def test_a_second_sigterm_ends_the_draining(program: Starting) -> None:
     server = await program("aggregated", "--drain-timeout", "600")
     running = asyncio.create_task(server.post(max_tokens=8000))
-    await wait_for(server.busy)
+    await eventually(server.busy, 40, every=0.1)
     for _ in range(2):
         server.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
@@ -45,9 +47,7 @@ async def test_a_second_sigterm_ends_the_draining(program: Callable[..., Awaitab
 
 
 @pytest.mark.nightly
-async def test_killed_processes_leave_nothing_behind_in_their_peers(
-    program: Callable[..., Awaitable[Program]], fleet: Fleet
-) -> None:
+async def test_killed_processes_leave_nothing_behind_in_their_peers(program: Starting, fleet: Fleet) -> None:
     wide = ("--context-length", "8192", "--handshake-timeout", "3")
     prefill, decode = await asyncio.gather(program("prefill", *wide), program("decode", *wide))
     survivor_prefill, survivor_decode = await asyncio.gather(program("prefill", *wide), program("decode", *wide))
@@ -73,20 +73,18 @@ async def test_killed_processes_leave_nothing_behind_in_their_peers(
     async def idle() -> bool:
         return not (await survivor_prefill.busy() or await survivor_decode.busy())
 
-    await wait_for(idle, 20)
+    await eventually(idle, 20, every=0.1)
     fields = meeting(survivor_prefill) | {"max_tokens": 5}
     answers = await asyncio.gather(*(server.post(**fields) for server in (survivor_prefill, survivor_decode)))
     assert [status for status, _ in answers] == [200, 200]
 
 
 @pytest.mark.nightly
-async def test_a_taken_port_ends_the_program_with_a_plain_message(
-    program: Callable[..., Awaitable[Program]], checkpoint: Path
-) -> None:
+async def test_a_taken_port_ends_the_program_with_a_plain_message(program: Starting, checkpoint: Path) -> None:
     server = await program("aggregated")
-    words = ["--role", "decode", "--port", str(server.port), "--model-path", str(checkpoint)]
+    arguments = ["--role", "decode", "--port", str(server.port), "--model-path", str(checkpoint)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epd_workers.reference.main", *words, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "epd_workers.reference.main", *arguments, stderr=asyncio.subprocess.PIPE
     )
     _, error = await process.communicate()
     assert process.returncode == 1

@@ -12,7 +12,9 @@ import openai
 import pytest
 
 from bench.epd.fleet import SMG, free_ports
-from tests.reference.serving.conftest import CHAT, HOST, Fleet, Running, chat, data_url, wait_for, with_images
+from tests.support.polling import eventually
+from tests.support.ports import HOST
+from tests.support.reference.serving import CHAT, Fleet, Running, chat, data_url, with_images
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,7 +62,7 @@ async def healthy(fleet: Fleet, url: str, count: int) -> None:
         async with fleet.session.get(f"{url}/readiness") as answer:
             return bool((await answer.json()).get("healthy_workers") == count)
 
-    await wait_for(counted)
+    await eventually(counted, 40, every=0.1)
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ async def routed(fleet: Fleet, tmp_path: Path) -> AsyncIterator[Routed]:
                     return answer.status == 200
             return False
 
-        await wait_for(listening)
+        await eventually(listening, 40, every=0.1)
         await add_workers(fleet, url, [*prefills, decode])
         await healthy(fleet, url, 3)
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
@@ -226,8 +228,8 @@ async def test_a_decode_that_dies_behind_the_router(routed: Routed) -> None:
         routed.fleet.running.remove(routed.decode)
         text = await answer.text()
     assert "error" in text
-    again = await routed.fleet.start("decode", *ROOMY)
-    await add_workers(routed.fleet, routed.url, [again])
+    successor = await routed.fleet.start("decode", *ROOMY)
+    await add_workers(routed.fleet, routed.url, [successor])
     await healthy(routed.fleet, routed.url, 3)
-    routed.decode = again
+    routed.decode = successor
     await routed.works()

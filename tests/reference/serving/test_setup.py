@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, or with options that do not suit it, is told before a server starts."""
+"""What is wrong with a checkpoint, or with options that do not suit it, is reported before a server starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.main import main
 from epd_workers.reference.serving.options import UsageError, parse
 from epd_workers.reference.serving.setup import limits_of, load
-from tests.reference.serving import tiny
+from tests.support.reference import checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ def test_triton_computes_in_float32_over_released_formats_alone(
     assert model.operations is triton
     assert model.weights.embed.weight.dtype == torch.float32
     (fault,) = faults(checkpoint, "--kernels", "triton", "--kv-cache-dtype", "bf16")
-    assert fault == "--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"
+    assert fault == "--kv-cache-dtype is 'bf16': Triton's kernels read only fp4; give that or --kernels torch"
 
 
 def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
@@ -147,7 +147,7 @@ def test_decode_follows_the_split_of_prefill_and_replays_nothing() -> None:
     [[], ["--decoder-replay", "off"], ["--decoder-replay-preset", "dsv41-37ae292e"], ["--kv-cache-dtype", "bf16"]],
 )
 def test_prefill_and_decode_that_are_told_the_same_keep_windows_of_one_kind(checkpoint: Path, flags: list[str]) -> None:
-    model = tiny.load(checkpoint, 192)
+    model = checkpoints.load(checkpoint, 192)
     spaces = {
         role: namespace(model, limits_of(parse(["--role", role, "--page-size", "4", *flags])), "llm/demo", "m")
         for role in ("prefill", "decode", "aggregated")
@@ -163,8 +163,8 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_two_checkpoints_have_two_digests(checkpoint: Path, tmp_path: Path) -> None:
-    other = tiny.load(tiny.write(tmp_path, seed=1), 192)
-    assert other.config.digest != tiny.load(checkpoint, 192).config.digest
+    other = checkpoints.load(checkpoints.write(tmp_path, seed=1), 192)
+    assert other.config.digest != checkpoints.load(checkpoint, 192).config.digest
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_caches_that_no_machine_has_are_one_message(
     assert main(["--role", "aggregated", *FITTING, "--model-path", str(checkpoint), *flags]) == 2
     torch.set_num_threads(threads)
     first, _ = capsys.readouterr().err.splitlines()
-    assert "GiB, which this machine does not give: lower max_total_tokens" in first
+    assert "GiB, more than this machine has: lower max_total_tokens" in first

@@ -10,11 +10,11 @@ from epd_workers.reference.serving.admission import Admission, State
 from epd_workers.reference.serving.errors import ApiError
 from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.record import Leg, Record, RecordBook
-from tests.reference.serving.conftest import CHAT, SHORT, chat
-from tests.reference.small import WINDOW
+from tests.support.reference.serving import CHAT, SHORT, chat
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
-    from tests.reference.serving.conftest import Fleet, Running
+    from tests.support.reference.serving import Fleet, Running
 
 ROLES = ("encode", "prefill", "decode", "aggregated")
 

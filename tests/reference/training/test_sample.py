@@ -78,27 +78,27 @@ def test_pictures_stand_at_their_places(seed: int) -> None:
 @given(st.integers(0, 1000), st.sampled_from([(126, 126), (300, 150), (96, 112)]))
 def test_cells_say_what_stands_where(seed: int, size: tuple[int, int]) -> None:
     rng = Random(seed)
-    one = Scene.draw(rng, size, held=False)
-    actual = WRITER.pictures([one], rng).cells[0]
+    scene = Scene.draw(rng, size, held=False)
+    actual = WRITER.pictures([scene], rng).cells[0]
     held = actual[actual[:, 0] > 0].tolist()
     messages = [(SHAPES[shape - 1], list(COLOURS)[colour - 1], place) for shape, colour, place in held]
-    assert messages == [(thing.shape, thing.colour, thing.place) for thing in one.things]
+    assert messages == [(thing.shape, thing.colour, thing.place) for thing in scene.things]
 
 
 @settings(max_examples=15)
 @given(st.integers(0, 1000))
-def test_what_is_recalled_was_said_before(seed: int) -> None:
+def test_what_is_mentioned_again_was_stated_before(seed: int) -> None:
     batch = WRITER.story_batch(Random(seed), 2, 60, 4, 0.5)
-    again = batch.recalls[batch.recalls[:, 1] != batch.recalls[:, 2]].tolist()
-    assert len(again) >= 8
-    for row, before, message, *_ in again:
+    later = batch.mentions[batch.mentions[:, 1] != batch.mentions[:, 2]].tolist()
+    assert len(later) >= 8
+    for row, before, stated, *_ in later:
         ids = batch.ids[row].tolist()
-        word = TOKENIZER.token_text(ids[message])
-        assert message < before
+        word = TOKENIZER.token_text(ids[stated])
+        assert stated < before
         # "asks for" may open an answer: For plums.
         assert word == TOKENIZER.token_text(ids[before + 1])
-        assert TOKENIZER.token_text(ids[message + 1]) == TOKENIZER.token_text(ids[before + 2]) == "."
-    assert batch.aims.tolist() == [recall[:3] for recall in again]
+        assert TOKENIZER.token_text(ids[stated + 1]) == TOKENIZER.token_text(ids[before + 2]) == "."
+    assert batch.aims.tolist() == [mention[:3] for mention in later]
 
 
 @settings(max_examples=30)

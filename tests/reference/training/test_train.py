@@ -82,11 +82,11 @@ def test_what_a_run_leaves_at_its_start_is_whole(run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--steps", "0"], "'0' is no whole number from 1 on"),
-        (["--draft-steps", "-1"], "'-1' is no whole number from 0 on"),
-        (["--rate", "nan"], "'nan' is no number above 0"),
-        (["--cases", "x"], "'x' is no whole number from 1 on"),
-        (["--report-seconds", "-1"], "'-1' is no number from 0 on"),
+        (["--steps", "0"], "'0' is not a whole number of 1 or more"),
+        (["--draft-steps", "-1"], "'-1' is not a whole number of 0 or more"),
+        (["--rate", "nan"], "'nan' is not a number above 0"),
+        (["--cases", "x"], "'x' is not a whole number of 1 or more"),
+        (["--report-seconds", "-1"], "'-1' is not a number of 0 or more"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -110,9 +110,12 @@ def test_a_run_that_cannot_begin_is_one_message(run: Path, tmp_path: Path, capsy
     for words, says in (
         (["--out", str(tmp_path / "file")], "file cannot be written: File exists"),
         (["--out", str(tmp_path), "--log", str(tmp_path / "none" / "log")], "log cannot be written: No such file"),
-        (["--out", str(tmp_path), "--resume"], "training.pt is missing; leave --resume out to begin anew"),
+        (["--out", str(tmp_path), "--resume"], "training.pt is missing; leave --resume out to start over"),
         (["--out", str(damaged), "--resume"], "training.pt cannot be read: "),
-        (["--out", str(older), "--resume"], "training.pt is no state of a run of this version; leave --resume out"),
+        (
+            ["--out", str(older), "--resume"],
+            "training.pt is not the state of a run of this version; leave",
+        ),
         (["--out", str(run), "--resume", *like, "--seed", "5"], f"another run was begun in {run}: --seed is 5, was 0"),
     ):
         assert train.main(words) == 2
@@ -145,7 +148,7 @@ def test_a_checkpoint_that_cannot_be_evaluated_is_told(tmp_path: Path, capsys: p
     ]  # fmt: skip
     with pytest.raises(SystemExit):
         evaluate.main(["--cases", "0"])
-    assert "'0' is no whole number from 1 on" in capsys.readouterr().err
+    assert "'0' is not a whole number of 1 or more" in capsys.readouterr().err
 
 
 def test_questions_are_held_out_and_far_behind_their_facts() -> None:

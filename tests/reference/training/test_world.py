@@ -22,12 +22,12 @@ def scene(seed: int, *, held: bool) -> Scene:
     return Scene.draw(rng, scenes.size(rng), held=held)
 
 
-def truth(one: Scene, question: str) -> str:
+def truth(drawn: Scene, question: str) -> str:
     """The answer, worked out from the things alone and from the words of the question."""
     words = question.rstrip("?.").split()
     shapes = [shape for shape in SHAPES if shape in words or f"{shape}s" in words or f"{shape}es" in words]
     colours = [colour for colour in COLOURS if colour in words]
-    fits = [t for t in one.things if (not shapes or t.shape in shapes) and (not colours or t.colour in colours)]
+    fits = [t for t in drawn.things if (not shapes or t.shape in shapes) and (not colours or t.colour in colours)]
     place = next((i for i in (0, 2, 6, 8, 1, 3, 4, 5, 7) if question.endswith(f"{PLACES_IN_PICTURE[i]}?")), None)
     if "many" in words:
         return NUMBERS[len(fits)]
@@ -40,9 +40,9 @@ def truth(one: Scene, question: str) -> str:
         assert len(fits) == 1, "the question must have one answer"
         return fits[0].colour.capitalize()
     if place is not None:
-        fits = [t for t in one.things if t.place == place]
+        fits = [t for t in drawn.things if t.place == place]
         return f"{'An' if fits[0].colour == 'orange' else 'A'} {fits[0].name}" if fits else "Nothing"
-    parts = [t.words for t in sorted(one.things, key=lambda t: t.place)]
+    parts = [t.words for t in sorted(drawn.things, key=lambda t: t.place)]
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     return text[0].upper() + text[1:]
 
@@ -50,10 +50,10 @@ def truth(one: Scene, question: str) -> str:
 @settings(max_examples=150)
 @given(seeds, st.booleans())
 def test_every_question_about_a_picture_has_the_one_answer_given(seed: int, held: bool) -> None:
-    one = scene(seed, held=held)
-    assert len({thing.place for thing in one.things}) == len(one.things)
-    for turn in one.turns(Random(seed)):
-        assert turn.answer == truth(one, turn.question) + ".", turn
+    drawn = scene(seed, held=held)
+    assert len({thing.place for thing in drawn.things}) == len(drawn.things)
+    for turn in drawn.turns(Random(seed)):
+        assert turn.answer == truth(drawn, turn.question) + ".", turn
 
 
 @settings(max_examples=20)
@@ -68,14 +68,14 @@ def test_the_same_seed_draws_the_same_picture(seed: int) -> None:
 @settings(max_examples=100)
 @given(seeds)
 def test_a_thing_is_drawn_where_and_as_its_words_say(seed: int) -> None:
-    one = scene(seed, held=False)
-    pixels = np.asarray(one.image(Random(seed)), dtype=float)
-    for thing in one.things:
-        x, y = int(thing.x * one.width), int(thing.y * one.height)
+    drawn = scene(seed, held=False)
+    pixels = np.asarray(drawn.image(Random(seed)), dtype=float)
+    for thing in drawn.things:
+        x, y = int(thing.x * drawn.width), int(thing.y * drawn.height)
         # A triangle's centre and a cross's are inside it, too.
         distances = {c: np.abs(pixels[y, x] - np.array(rgb)).sum() for c, rgb in COLOURS.items()}
         assert distances[thing.colour] < 130
-        assert (y * 3 // one.height) * 3 + x * 3 // one.width == thing.place
+        assert (y * 3 // drawn.height) * 3 + x * 3 // drawn.width == thing.place
 
 
 @settings(max_examples=100)

@@ -67,7 +67,7 @@ def test_values_that_are_not_finite_are_refused() -> None:
         Embedding.unpack(sent.pack(), HIDDEN)
 
 
-async def test_a_pushed_embedding_reaches_whoever_expects_it(context: zmq.asyncio.Context) -> None:
+async def test_a_pushed_embedding_reaches_the_request_that_expects_it(context: zmq.asyncio.Context) -> None:
     inbox = EmbeddingInbox(context, "127.0.0.1", HIDDEN)
     arrivals = [inbox.expect(name) for name in ("a", "b")]
     for name in ("b", "a"):

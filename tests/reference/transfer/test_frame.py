@@ -78,7 +78,7 @@ def test_an_oversized_frame_is_refused_before_it_is_read(meta: int, body: int) -
 
 
 @pytest.mark.parametrize("meta", [b"[1]", b"null", b"{", b"\xff", b"[" * 900])
-def test_a_meta_that_is_no_object_is_refused(meta: bytes) -> None:
+def test_a_meta_that_is_not_an_object_is_refused(meta: bytes) -> None:
     packed = wire.pack(Frame(FrameKind.HELLO))
     assert json.loads(packed[HEADER.size :]) == {}
     header = HEADER.pack(MAGIC, VERSION, 1, len(meta), 0, zlib.crc32(meta))

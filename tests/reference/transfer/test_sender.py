@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from epd_workers.reference.transfer.receiver import Received
     from epd_workers.reference.transfer.room import Room
-    from tests.reference.transfer.conftest import Pair
+    from tests.reference.transfer.pair import Pair
 
 PAGES = [Piece("page", n, bytes([n]) * 64) for n in range(3)]
 PIECES = [*PAGES, Piece("window", 1, bytes(48)), Piece("window", 2, bytes(48)), Piece("state", 0, bytes(16))]
@@ -53,7 +53,7 @@ async def hello(pair: Pair, number: int) -> tuple[asyncio.StreamReader, asyncio.
 
 
 @pytest.mark.parametrize("first", ["prefill", "decode", "both"])
-async def test_pieces_and_handover_arrive_whoever_comes_first(pair: Pair, first: str) -> None:
+async def test_pieces_and_handover_arrive_whichever_side_comes_first(pair: Pair, first: str) -> None:
     async def late(name: str) -> None:
         await asyncio.sleep(0 if first in {name, "both"} else 0.1)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from tests.reference.serving import tiny
-from tests.swapool.servers import free_port
+from tests.support.ports import free_port
+from tests.support.reference import checkpoints
 from tests.swapool.traffic.site import Server, Site, Traffic, ends
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ TALKS, VERSIONS = 4, 8
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Servers that found nobody at their pool's address when they started."""
     folder = tmp_path_factory.mktemp("traffic")
-    checkpoint = tiny.write(tmp_path_factory.mktemp("checkpoint"))
+    checkpoint = checkpoints.write(tmp_path_factory.mktemp("checkpoint"))
     configuration, pages = folder / "pool.json", folder / "pages"
     configuration.write_text(json.dumps({"address": f"valkey://127.0.0.1:{free_port()}"}))
     shared = ("--swa-pool-config", str(configuration), "--kv-disk-path", str(pages))

@@ -18,7 +18,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.epd.fleet import free_ports
-from tests.swapool.windows import SLACK
+from tests.support.swapool.windows import SLACK
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -43,11 +43,11 @@ class Server:
     def __init__(self, role: str, checkpoint: Path, folder: Path, *flags: str) -> None:
         self.port, self.bootstrap, encoders = free_ports(3)
         ports = ("--port", self.port, "--bootstrap-port", self.bootstrap, "--encoder-bootstrap-port", encoders)
-        words = ["--role", role, "--host", HOST, "--model-path", checkpoint, *ports, *SHAPE, *flags]
+        command = ["--role", role, "--host", HOST, "--model-path", checkpoint, *ports, *SHAPE, *flags]
         self.log = folder / f"{role}-{self.port}.log"
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "epd_workers.reference.main", *map(str, words)],
+                [sys.executable, "-m", "epd_workers.reference.main", *map(str, command)],
                 stdout=out,
                 stderr=out,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "POD_NAME": role},

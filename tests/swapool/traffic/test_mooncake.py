@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.swapool.servers import MooncakeMaster, MooncakeStore
+from tests.support.swapool.servers import MooncakeMaster, MooncakeStore
 from tests.swapool.traffic.site import PATIENT, stays_out_of_the_way, timed
 
 if TYPE_CHECKING:

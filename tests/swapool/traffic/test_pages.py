@@ -10,7 +10,7 @@ from tests.swapool.traffic.site import AGAIN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.swapool.servers import ValkeyServer
+    from tests.support.swapool.servers import ValkeyServer
     from tests.swapool.traffic.site import Traffic
 
 
@@ -33,7 +33,7 @@ def _torn(folder: Path) -> None:
             path.write_bytes(path.read_bytes()[:-1])
 
 
-async def test_pages_that_are_no_more(traffic: Traffic, server: ValkeyServer) -> None:
+async def test_pages_that_are_gone(traffic: Traffic, server: ValkeyServer) -> None:
     """The whole prompt runs, so that the answer is that of an uninterrupted run."""
     await traffic.say(server.url)
     talks, second = traffic.site.talks, traffic.site.prefills[1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.swapool.servers import ValkeyServer
+from tests.support.swapool.servers import ValkeyServer
 
 if TYPE_CHECKING:
     from tests.swapool.traffic.site import Server, Traffic

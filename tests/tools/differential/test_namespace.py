@@ -19,11 +19,11 @@ from epd_operator.engines.validation import validate
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.key import Key
-from epd_workers.swapool.pool import Pool
+from epd_workers.swapool.pool import WindowPool
 from tests.support.polling import until
 from tests.support.rendered import containers, line
-from tests.swapool.servers import MooncakeMaster, MooncakeStore
-from tests.swapool.windows import PATIENT, RELEASED, count, rows
+from tests.support.swapool.servers import MooncakeMaster, MooncakeStore
+from tests.support.swapool.windows import PATIENT, RELEASED, count, rows
 from tools.differential import environment
 from tools.differential.storage import LAYERS, PAGE
 
@@ -186,7 +186,7 @@ def test_the_window_pool_refuses_what_the_engine_read(master: MooncakeMaster, ot
     """Two layouts have two names; and under one name the header tells them apart, whatever their sizes."""
     address = f"mooncake://{master.address}"
     written, wanted = (Key(space, b"\x07" * 32, 1024) for space in (V41, other))
-    pool = Pool(engine(address), max(V41.largest, other.largest))
+    pool = WindowPool(engine(address), max(V41.largest, other.largest))
     until(lambda: _holds(pool, written), 20)
     assert pool.get(wanted, PATIENT) is None
     assert count(pool, "get", "mismatch") == 0, "there is nothing under that name"
@@ -204,7 +204,7 @@ def test_the_window_pool_refuses_what_the_engine_read(master: MooncakeMaster, ot
     pool.close()
 
 
-def _holds(pool: Pool, name: Key) -> bool:
+def _holds(pool: WindowPool, name: Key) -> bool:
     """Whether a window comes back that was just handed in; joining the store takes a moment."""
     pool.put(name, rows(name), 300)
     pool.drain(PATIENT)

@@ -72,7 +72,7 @@ def _config(directory: Path, faults: list[str]) -> Config | None:
     try:
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict):
-            raise ValueError("it is no JSON object")  # noqa: TRY004, TRY301 - one message for all that is no object
+            raise ValueError("it is not a JSON object")  # noqa: TRY004, TRY301 - one message for everything but an object
         return Config.from_json(data)
     except BadConfig as error:
         faults += [f"{path}: {fault}" for fault in error.faults]

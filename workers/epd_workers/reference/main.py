@@ -27,17 +27,17 @@ MODULES: Final = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, or serve until SIGTERM or SIGINT, then drain; return the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = words.pop(0) if words and not words[0].startswith("-") else "serve"
+    rest = list(sys.argv[1:] if arguments is None else arguments)
+    command = rest.pop(0) if rest and not rest[0].startswith("-") else "serve"
     if command in MODULES:
-        status: int | None = importlib.import_module(MODULES[command]).main(words)
+        status: int | None = importlib.import_module(MODULES[command]).main(rest)
         return status or 0
     if command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, 1)
         hint = f"did you mean {near[0]}?" if near else f"must be one of {', '.join(COMMANDS)}"
         complain([f"unknown command {command!r}: {hint}"])
         return 2
-    options = parse_or_exit(words)
+    options = parse_or_exit(rest)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return asyncio.run(_serve(options))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 8
-# Between passes while something is under way: the router registers and drains in the background and tells nobody.
+# Between passes while something is under way: the router registers and drains in the background without a notice.
 HASTE = 0.5
 # Lets a burst of pod events become one pass.
 COALESCE = 0.05
@@ -48,7 +48,7 @@ class Loop:
         router: The router beside us.
         directory: Client of the prefills' encoder directories.
         metrics: Where to count.
-        wake: Set by whoever wants a pass soon.
+        wake: Set to ask for a pass soon.
         engine_port: Port of the engines' HTTP servers.
         resync: Seconds between passes at rest.
     """

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", type=_address, default=("0.0.0.0", 8081), help="own address (0.0.0.0:8081)")
     parser.add_argument("--resync", type=_seconds, default=5.0, help="seconds between passes at rest (%(default)s)")
     parser.add_argument(
-        "--relist", type=_seconds, default=30.0, help="seconds after which the pods are listed anew (%(default)s)"
+        "--relist", type=_seconds, default=30.0, help="seconds after which the pods are listed again (%(default)s)"
     )
     commands = parser.add_subparsers(dest="command", metavar="command")
     draw = commands.add_parser("draw-key", help="write a random control key unless the file holds one")
@@ -109,7 +109,7 @@ def _register(args: argparse.Namespace) -> int:
         version = f"smg {metadata.version('smg')}"
     except metadata.PackageNotFoundError:
         version = "unknown"
-    settings = service.Settings(
+    settings = service.RegistrarSettings(
         namespace=args.namespace,
         selector=args.selector,
         router=args.router.rstrip("/"),

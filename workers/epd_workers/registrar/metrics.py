@@ -1,4 +1,4 @@
-"""What the registrar tells Prometheus."""
+"""The registrar's metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Pod:
 
     Attributes:
         name: metadata.name.
-        uid: metadata.uid; tells two pods apart that had the same address.
+        uid: metadata.uid; distinguishes two pods that had the same address.
         ip: status.podIP, empty before the pod has one and after an eviction.
         role: One of ROLES.
         key: The compatibility key; pods of different keys must never serve one request together.
@@ -57,7 +57,7 @@ def pod_of(obj: Mapping[str, Any], engine_port: int) -> Pod | None:
 
     Args:
         obj: A core/v1 Pod as JSON.
-        engine_port: Tells the engine container from helpers beside it.
+        engine_port: Distinguishes the engine container from helpers beside it.
 
     Returns:
         The pod, or None when its labels do not make it an engine of a known role.

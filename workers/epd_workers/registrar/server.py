@@ -19,7 +19,7 @@ class Server:
 
     Args:
         loop: The membership loop.
-        survey: What the prefill pods say of themselves.
+        survey: What the prefill pods report.
         metrics: The process's metrics.
         pod: Name of this router pod.
         version: The router program's name and version.

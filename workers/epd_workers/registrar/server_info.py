@@ -1,4 +1,4 @@
-"""What a prefill pod says of itself in ``GET /server_info``: whether it replays, and how its window pool does. Pure."""
+"""What a prefill pod reports in ``GET /server_info``: whether it replays, and how its window pool does. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Replay:
-    """What one pod says of replay."""
+    """What one pod reports about replay."""
 
     decoder: Decoder
     encoder: Encoder
@@ -78,11 +78,11 @@ class Replay:
 
 @dataclass(frozen=True)
 class SwaPool:
-    """What one pod says of the pool of windows that it uses.
+    """What one pod reports about the pool of windows that it uses.
 
     Attributes:
-        engine: What the pool is made of; empty when the pod cannot tell.
-        fault: What is the matter with it, in one word; empty when nothing is.
+        engine: The kind of pool; empty when the pod does not know.
+        fault: What is wrong with it, in one word; empty when nothing is.
         hits: Lookups that found their window, since the pool was configured.
         misses: Lookups that did not.
         stored: Windows that the pool took.
@@ -102,11 +102,11 @@ class SwaPool:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one pod says of itself.
+class ServerInfo:
+    """What one pod reports.
 
     Attributes:
-        replay: Of bounded replay; None if it says nothing, or nothing of use.
+        replay: Of bounded replay; None if it reports nothing, or nothing usable.
         swa_pool: Of its window pool, likewise; also None where it uses none.
         faults: Which parts of it cannot be used, each with the rule that it breaks.
     """
@@ -120,7 +120,7 @@ class _Wrong(Exception):
     pass
 
 
-def parse(info: object) -> Report:
+def parse(info: object) -> ServerInfo:
     """Read the report out of `GET /server_info`; unknown keys are left out.
 
     A part with something missing, of the wrong type or beyond its bounds counts as not said, and does not take the
@@ -130,11 +130,11 @@ def parse(info: object) -> Report:
         info: The whole answer.
     """
     if not isinstance(info, dict):
-        return Report()
+        return ServerInfo()
     faults: list[str] = []
     replay = _read(info, "replay", _replay, faults)
     pool = _read(info, "swa_pool", _swa_pool, faults)
-    return Report(replay, pool, tuple(faults))
+    return ServerInfo(replay, pool, tuple(faults))
 
 
 def _read(info: Mapping[str, Any], name: str, read: Callable[[Any], Part], faults: list[str]) -> Part | None:
@@ -148,9 +148,9 @@ def _read(info: Mapping[str, Any], name: str, read: Callable[[Any], Part], fault
         return None
 
 
-def _replay(message: Any) -> Replay:
-    whole = _object(message, "replay")
-    decoder, encoder = (_object(whole.get(half), f"replay.{half}") for half in ("decoder", "encoder"))
+def _replay(value: Any) -> Replay:
+    replay = _object(value, "replay")
+    decoder, encoder = (_object(replay.get(half), f"replay.{half}") for half in ("decoder", "encoder"))
     return Replay(
         Decoder(
             active=_truth(decoder, "replay.decoder.active"),
@@ -167,15 +167,15 @@ def _replay(message: Any) -> Replay:
     )
 
 
-def _swa_pool(message: Any) -> SwaPool:
-    whole = _object(message, "swa_pool")
+def _swa_pool(value: Any) -> SwaPool:
+    pool = _object(value, "swa_pool")
     return SwaPool(
-        engine=_text(whole, "swa_pool.engine", _ENGINE),
-        fault=_text(whole, "swa_pool.fault", _REASON),
-        hits=_count(whole, "swa_pool.hits"),
-        misses=_count(whole, "swa_pool.misses"),
-        stored=_count(whole, "swa_pool.stored"),
-        dropped=_count(whole, "swa_pool.dropped"),
+        engine=_text(pool, "swa_pool.engine", _ENGINE),
+        fault=_text(pool, "swa_pool.fault", _REASON),
+        hits=_count(pool, "swa_pool.hits"),
+        misses=_count(pool, "swa_pool.misses"),
+        stored=_count(pool, "swa_pool.stored"),
+        dropped=_count(pool, "swa_pool.dropped"),
     )
 
 

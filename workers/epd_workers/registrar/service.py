@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RegistrarSettings:
     """The registrar's configuration.
 
     Attributes:
@@ -55,7 +55,7 @@ class Settings:
 
 
 @contextlib.asynccontextmanager
-async def run(settings: Settings) -> AsyncIterator[None]:
+async def run(settings: RegistrarSettings) -> AsyncIterator[None]:
     """The running registrar; a part that fails unexpectedly ends the whole, so that the pod's restart heals it.
 
     Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epd_workers.registrar.membership import ROUTED_ROLES, Standing, Worker, standings
-from epd_workers.registrar.server_info import Report
+from epd_workers.registrar.server_info import ServerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -34,7 +34,7 @@ class View:
 
 
 def document(
-    view: View, *, pod: str, version: str, engine_port: int, reports: Mapping[str, Report] | None = None
+    view: View, *, pod: str, version: str, engine_port: int, reports: Mapping[str, ServerInfo] | None = None
 ) -> dict[str, Any]:
     """The state document.
 
@@ -43,18 +43,18 @@ def document(
         pod: Name of this router pod.
         version: The router program's name and version.
         engine_port: Port of the engines' HTTP servers.
-        reports: Pod uid -> what the pod says of itself.
+        reports: Pod uid -> what the pod reports.
 
     Returns:
         JSON: schema, pod, compatKeys, router, workers, encoders; every list sorted by pod name.
     """
     judged = standings(view.pods)
     by_name = sorted(view.pods, key=lambda p: (p.name, p.uid))
-    message = reports or {}
+    known = reports or {}
     workers = [
         {
             **_worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port),
-            **_said(message.get(p.uid, Report())),
+            **_reported(known.get(p.uid, ServerInfo())),
         }
         for p in by_name
         if p.role in ROUTED_ROLES
@@ -102,10 +102,10 @@ def _worker(pod: Pod, standing: Standing, entry: Worker | None, port: int) -> di
     }
 
 
-def _said(report: Report) -> dict[str, Any]:
+def _reported(info: ServerInfo) -> dict[str, Any]:
     return {
-        "replay": report.replay and report.replay.document(),
-        "swaPool": report.swa_pool and report.swa_pool.document(),
+        "replay": info.replay and info.replay.document(),
+        "swaPool": info.swa_pool and info.swa_pool.document(),
     }
 
 
@@ -135,7 +135,7 @@ def _encoders(
     pods: Collection[Pod], judged: Mapping[str, Standing], directories: Mapping[str, Collection[str]], port: int
 ) -> list[dict[str, Any]]:
     """Eligible encoders with the eligible prefills of their key that know them, and those that do not."""
-    result = []
+    encoders = []
     for pod in pods:
         if pod.role != "encode" or not judged[pod.uid].eligible:
             continue
@@ -143,5 +143,7 @@ def _encoders(
         peers = [p for p in pods if p.role == "prefill" and p.key == pod.key and judged[p.uid].eligible]
         known = [p.name for p in peers if url in directories.get(p.uid, ())]
         missing = [p.name for p in peers if p.name not in known]
-        result.append({"pod": pod.name, "url": url, "compatKey": pod.key, "registeredWith": known, "missing": missing})
-    return result
+        encoders.append(
+            {"pod": pod.name, "url": url, "compatKey": pod.key, "registeredWith": known, "missing": missing}
+        )
+    return encoders

@@ -1,4 +1,4 @@
-"""What the prefill pods say of themselves, asked from the pods one by one.
+"""What the prefill pods report, asked from the pods one by one.
 
 The tricky idea: this runs beside the membership loop and never inside it. An engine in the middle of a long step
 answers late or not at all, and who is a member must not wait for that; so what is known here is as old as it may be,
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 
-from epd_workers.registrar.server_info import Report, parse
+from epd_workers.registrar.server_info import ServerInfo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -71,11 +71,11 @@ class Survey:
         self._clock = clock
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._due: dict[str, float] = {}
-        self._known: dict[str, Report] = {}
+        self._known: dict[str, ServerInfo] = {}
         self._complained: set[str] = set()
 
     @property
-    def known(self) -> Mapping[str, Report]:
+    def known(self) -> Mapping[str, ServerInfo]:
         """Pod uid to what it said last; absent where it said nothing."""
         return self._known
 
@@ -97,25 +97,25 @@ class Survey:
         self._due[pod.uid] = self._clock() + PERIOD
         try:
             async with self._slots:
-                result = parse(await self._info(f"{pod.url(self._engine_port)}/server_info"))
+                info = parse(await self._info(f"{pod.url(self._engine_port)}/server_info"))
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             # What it said last stands: a busy engine has not changed its mind.
             self._complain(pod, str(error) or repr(error))
             return
-        if result.faults:
-            self._complain(pod, "; ".join(result.faults))
+        if info.faults:
+            self._complain(pod, "; ".join(info.faults))
         else:
             self._complained.discard(pod.uid)
-        if result == Report():
+        if info == ServerInfo():
             self._known.pop(pod.uid, None)
             self._due[pod.uid] = self._clock() + ABSENT_PERIOD
         else:
-            self._known[pod.uid] = result
+            self._known[pod.uid] = info
 
     async def _info(self, url: str) -> object:
         async with self._session.get(url, timeout=TIMEOUT, allow_redirects=False) as response:
             if HTTPStatus.BAD_REQUEST <= response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return None  # an engine that has no such page, or wants a key for it, reports nothing
+                return None  # an engine without that page, or one that wants a key for it, reports nothing
             response.raise_for_status()
             raw = await response.content.read(SIZE_LIMIT + 1)
             while len(raw) <= SIZE_LIMIT and (more := await response.content.read(SIZE_LIMIT)):

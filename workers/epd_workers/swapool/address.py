@@ -21,12 +21,12 @@ _OPTIONS = {"hostname", "protocol", "devices", "segment"}
 
 
 def engine(address: str) -> Engine:
-    """Return the engine for an address. Waits for nothing: whether anybody is there shows in its answers.
+    """Return the engine for an address. Waits for nothing: whether the server is there shows in its answers.
 
     Mooncake's `hostname`, this machine's address as the stores reach it, is ``$POD_IP`` by default.
 
     Raises:
-        ValueError: It is none of the forms, which the message names.
+        ValueError: It has none of the forms, which the message names.
     """
     parts = urlsplit(address)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -36,4 +36,4 @@ def engine(address: str) -> Engine:
         return Valkey(address)
     if parts.scheme == "mooncake" and parts.hostname and parts.port and options.keys() <= _OPTIONS:
         return Mooncake(parts.netloc, **{"hostname": os.environ.get("POD_IP", "127.0.0.1"), **options})
-    raise ValueError(f"{parts.scheme or address!r} is no address of a window pool: give {FORMS}")
+    raise ValueError(f"{parts.scheme or address!r} is not the address of a window pool: give {FORMS}")

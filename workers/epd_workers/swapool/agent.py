@@ -2,7 +2,7 @@
 
 That client cannot live in an engine's process: its ``setup`` and ``close`` keep Python's lock for as long as they take,
 which without a master is minutes; a call can hang for half a minute; and a process that ends while one hangs dies of a
-segmentation fault. Here all that harms nobody, and whoever started this process ends it when it stalls.
+segmentation fault. Here all that does no harm, and the parent process ends this one when it stalls.
 
 It reads one request at a time from each of its sockets and answers it; the rows travel in memory that both processes
 map, one slot for each socket. It ends when its first socket, which carries no requests, is closed at the other end.
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         threading.Thread(target=_serve, args=(store, config, channel, where, given["slot"]), daemon=True).start()
     control.sendall(READY)
     control.recv(1)
-    # Not the way the library wants to be left: see above. It owns no memory of the pool, so nobody misses it.
+    # Not the library's own way out: see above. The process owns no memory of the pool, so nothing is lost.
     os._exit(0)
 
 
@@ -79,7 +79,7 @@ def _store(given: dict[str, Any], base: int, size: int) -> tuple[Any, Any]:
         raise _Unfit(NO_LIBRARY.format(error=error)) from error
     host, _, port = given["master"].rpartition(":")
     try:
-        # The library would try for minutes, and cannot be told to give up.
+        # The library would try for minutes, and has no way to make it give up.
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise _Unfit(f"no Mooncake master at {given['master']}: {error}") from error

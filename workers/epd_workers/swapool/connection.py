@@ -1,4 +1,4 @@
-"""A server's tie to its pool, which its configuration file makes, changes and cuts while the server runs."""
+"""A server's connection to its pool: a configuration file opens, changes and closes it while the server runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from epd_workers.swapool import address
 from epd_workers.swapool.history import History, PoolReport
 from epd_workers.swapool.key import Key
-from epd_workers.swapool.pool import Pool
-from epd_workers.swapool.settings import Settings, settings
+from epd_workers.swapool.pool import WindowPool
+from epd_workers.swapool.settings import PoolSettings, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,10 @@ __all__ = ["Connection", "PoolReport"]
 
 
 @dataclass(frozen=True)
-class _Tie:
-    settings: Settings
+class _ActivePool:
+    settings: PoolSettings
     engine: str
-    pool: Pool
+    pool: WindowPool
     history: History
 
 
@@ -67,7 +67,7 @@ class Connection:
         self._remote_only = remote_only
         self._period = period
         self._clock = clock
-        self._tie: _Tie | None = None
+        self._active: _ActivePool | None = None
         self._text: bytes | None = None
         self._complaint = ""
         self._ended = threading.Event()
@@ -78,7 +78,7 @@ class Connection:
     @property
     def active(self) -> bool:
         """Whether there is a pool now."""
-        return self._tie is not None
+        return self._active is not None
 
     def begin(self, chain: bytes, position: int, done: Callable[[], None]) -> Lookup | None:
         """Start a lookup and return at once; None if there is no pool now.
@@ -88,10 +88,10 @@ class Connection:
             position: The window's end, a page boundary.
             done: Called once when the lookup is settled, by any thread, possibly before this returns. Must not raise.
         """
-        tie = self._tie
-        if tie is None:
+        active = self._active
+        if active is None:
             return None
-        return tie.pool.begin(Key(self._space, chain, position), tie.settings.deadline, done)
+        return active.pool.begin(Key(self._space, chain, position), active.settings.deadline, done)
 
     def put(self, chain: bytes, position: int, data: bytes, *, replayed: bool) -> None:
         """Hand in a window and return at once; it is stored soon, or dropped.
@@ -102,8 +102,8 @@ class Connection:
             data: Its rows.
             replayed: Whether they came from a bounded replay.
         """
-        if (tie := self._tie) is not None:
-            tie.pool.put(Key(self._space, chain, position), data, tie.settings.ttl, replayed=replayed)
+        if (active := self._active) is not None:
+            active.pool.put(Key(self._space, chain, position), data, active.settings.ttl, replayed=replayed)
 
     def replayed(self, tokens: int) -> None:
         """Count tokens that ran again for want of a window."""
@@ -115,8 +115,8 @@ class Connection:
 
     def report(self) -> PoolReport | None:
         """Return how the pool does; None if there is none, and is to be none."""
-        tie = self._tie
-        report = tie.history.report(tie.engine) if tie else PoolReport("") if self._complaint else None
+        active = self._active
+        report = active.history.report(active.engine) if active else PoolReport("") if self._complaint else None
         return replace(report, fault="Misconfigured") if report and self._complaint else report
 
     def close(self) -> None:
@@ -133,32 +133,32 @@ class Connection:
         try:
             text = self._path.read_bytes() if self._path.exists() else b"{}"
             if text != self._text:
-                self._apply(settings(text))
+                self._apply(parse(text))
                 self._text, self._complaint = text, ""
         except Exception as error:  # noqa: BLE001 - no server fails for want of a pool
             # It is looked at again each period: what cannot be done now may be possible then.
             self._text = None
             self._complain(str(error))
 
-    def _apply(self, wanted: Settings | None) -> None:
-        tie = self._tie
+    def _apply(self, wanted: PoolSettings | None) -> None:
+        active = self._active
         if wanted is None or (self._remote_only and wanted.address.startswith("memory:")):
             self._adopt(None)
-        elif tie is not None and tie.settings.address == wanted.address:
-            self._tie = replace(tie, settings=wanted)
+        elif active is not None and active.settings.address == wanted.address:
+            self._active = replace(active, settings=wanted)
         else:
             engine, history = address.engine(wanted.address), History(self._clock)
-            pool = Pool(engine, self._space.largest, metrics=self._metrics, history=history)
-            self._adopt(_Tie(wanted, engine.name, pool, history))
+            pool = WindowPool(engine, self._space.largest, metrics=self._metrics, history=history)
+            self._adopt(_ActivePool(wanted, engine.name, pool, history))
 
-    def _adopt(self, tie: _Tie | None) -> None:
-        old, self._tie = self._tie, tie
+    def _adopt(self, new: _ActivePool | None) -> None:
+        old, self._active = self._active, new
         if old is not None:
             old.pool.close()
-        if tie is None:
+        if new is None:
             self._metrics.rest()
-        if old is not None or tie is not None:
-            log.info("window pool: %s", tie.engine if tie else "none")
+        if old is not None or new is not None:
+            log.info("window pool: %s", new.engine if new else "none")
 
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:

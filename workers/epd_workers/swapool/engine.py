@@ -1,4 +1,4 @@
-"""What a pool needs of the server that holds the windows."""
+"""The interface of a server that holds windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Full(Exception):
 
 
 class Taken(Exception):
-    """The server works, and another writer has this key in hand at this moment."""
+    """The server works, and another writer is writing this key at this moment."""
 
 
 class Oversize(Exception):
@@ -58,7 +58,7 @@ class Session(Protocol):
         """
 
     def close(self) -> None:
-        """Give up the connection. No other call is under way."""
+        """Close the connection. No other call is under way."""
 
 
 class Engine(Protocol):
@@ -76,4 +76,4 @@ class Engine(Protocol):
         """Return `count` sessions whose buffers hold `size` bytes each, header included. Waits for nothing."""
 
     def close(self) -> None:
-        """Give up what the sessions share, whatever they are doing."""
+        """Release what the sessions share, even while they are in use."""

@@ -85,12 +85,12 @@ class History:
 
     def got(self, verdict: Verdict) -> None:
         """Count a lookup."""
-        result, answered = verdict.result == "hit", verdict.result in ANSWERS
+        hit, answered = verdict.result == "hit", verdict.result in ANSWERS
         with self._lock:
-            self._hits += result
-            self._misses += not result
+            self._hits += hit
+            self._misses += not hit
             self._judge(failed=bool(verdict.fault), answered=answered)
-            if result:
+            if hit:
                 self._vain.end()
                 self._stored_in_vain = 0
             elif answered:

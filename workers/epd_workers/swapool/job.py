@@ -1,4 +1,4 @@
-"""The two calls that a thread makes of the server."""
+"""The two kinds of calls that a thread makes to the server."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Namespace:
         row_bytes: Bytes of one row of one layer.
         page_size: Tokens of a page; windows are kept at page boundaries.
         tenant: The deployment.
-        salt: What the request says about whom it may share with.
+        salt: The request's cache salt: only requests with the same one share windows.
     """
 
     model: str

@@ -30,11 +30,11 @@ class Verdict:
 
 
 class Lookup:
-    """One question and its one verdict, which falls when the answer comes, the deadline passes or the caller decides.
+    """One question and its one verdict: reached when the answer comes, the deadline passes or the caller decides.
 
     Args:
         deadline: Monotonic seconds after which an answer is too late.
-        settled: Called once, with the verdict, by whichever thread brings it about.
+        settled: Called once, with the verdict, by the thread that reaches it.
         done: Called after that, when the lookup is ready.
     """
 
@@ -50,17 +50,17 @@ class Lookup:
 
     @property
     def ready(self) -> bool:
-        """Whether the verdict has fallen."""
+        """Whether the verdict is reached."""
         return self._done.is_set()
 
     def wait(self) -> Window | None:
-        """Return the window as soon as it is there; None as soon as there will be none, at the deadline at latest."""
+        """Return the window once it is there; None once it is certain not to come, at the deadline at the latest."""
         if not self._done.is_set():
             self._done.wait(max(0.0, self.deadline - time.monotonic()))
         return self.take()
 
     def take(self) -> Window | None:
-        """Return the window if it is here now. If it is not, it never will be: that is the verdict."""
+        """Return the window if it is here now. If it is not, that is the verdict: it will not come later."""
         if self._done.is_set():
             return self._verdict.window if self._verdict else None
         overdue = time.monotonic() >= self.deadline
@@ -76,12 +76,12 @@ class Lookup:
         return self.settle(verdict)
 
     def settle(self, verdict: Verdict) -> bool:
-        """Let the verdict fall, whatever the time; False if another has."""
+        """Set the verdict, whatever the time; False if there is one already."""
         with self._lock:
             if self._verdict is not None:
                 return False
             self._verdict = verdict
-        # The books are closed before the caller goes on: the next lookup must find the breaker as this one left it.
+        # Counted before the caller goes on: the next lookup must find the breaker as this one left it.
         self._settled(verdict)
         self._done.set()
         if self._tell is not None:

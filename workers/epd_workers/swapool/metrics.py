@@ -1,4 +1,4 @@
-"""What a pool tells Prometheus."""
+"""A pool's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Metrics:
         self._bounce.set_function(bounce)
 
     def rest(self) -> None:
-        """There is no pool any more: nothing is open or in use, and nothing of it is held on to."""
+        """Forget the pool that is gone: nothing is open or in use."""
         self.watch({"get": float, "put": float}, float)
 
     def got(self, result: Got, seconds: float) -> None:

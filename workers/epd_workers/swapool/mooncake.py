@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Codes of Mooncake's store (mooncake-store/include/types.h).
 NO_ROOM: Final = -200
 TOO_SMALL: Final = -600
-# Between the start and the end of this put another one began.
+# Another put of the same key began before this one ended.
 NOT_OURS: Final = -601
 # What is the matter with one object: absent, being written, gone while it was read.
 OBJECT: Final = range(-799, -699)
@@ -113,7 +113,7 @@ class _Session:
 
 
 class _Agent:
-    """The process, its memory and its sockets; started when it is needed, ended when it hangs, then started anew."""
+    """The process, its memory and its sockets; started when it is needed, ended when it hangs, then restarted."""
 
     def __init__(self, given: dict[str, str], slots: int, slot: int) -> None:
         self._given = given
@@ -127,7 +127,7 @@ class _Agent:
         self._control: socket.socket | None = None
         self._channels: list[socket.socket] = []
         self._closed = False
-        self._said = ""
+        self._failure = ""
 
     def call(self, index: int, request: bytes, deadline: float) -> int:
         """Make one call in the process.
@@ -162,14 +162,14 @@ class _Agent:
             Unavailable: It does not run by the deadline, or there is a reason for it not to.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise Unavailable(self._said or "the store's client is not ready yet")
+            raise Unavailable(self._failure or "the store's client is not ready yet")
         try:
             if self._closed:
                 raise Unavailable("closed")
             if self._process is None:
-                self._said = self._start()
-            if self._said:
-                raise Unavailable(self._said)
+                self._failure = self._start()
+            if self._failure:
+                raise Unavailable(self._failure)
             return self._channels[index]
         finally:
             self._lock.release()
@@ -177,7 +177,7 @@ class _Agent:
     def close(self) -> None:
         """End the process for good; a call under way fails."""
         self._closed = True
-        # Whoever waits for it to start holds the lock.
+        # A thread that waits for the start holds the lock.
         if (process := self._process) is not None:
             process.kill()
         with self._lock:

@@ -1,4 +1,4 @@
-"""The client: looks windows up and hands them in; never raises, never waits longer than it was told to."""
+"""The client: looks windows up and hands them in; never raises, never waits past its deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epd_workers.swapool.history import History
 from epd_workers.swapool.job import Reading, Writing
 from epd_workers.swapool.lookup import Lookup, Verdict
 from epd_workers.swapool.metrics import Metrics
-from epd_workers.swapool.worker import Lane
+from epd_workers.swapool.worker import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from epd_workers.swapool.engine import Engine, Session
     from epd_workers.swapool.key import Key
     from epd_workers.swapool.metrics import Put
+    from epd_workers.swapool.worker import Job
+    from epd_workers.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 READERS: Final = 4
@@ -32,8 +34,8 @@ LONGEST_WAIT: Final = 60.0
 MARGIN: Final = 0.001
 
 
-class Pool:
-    """Windows under their keys, in whatever server the engine speaks to.
+class WindowPool:
+    """Windows under their keys, in the server that the engine speaks to.
 
     Losing the server, some of its contents or every answer costs hits, nothing else. Memory is bounded by
     `readers + writers` buffers and `depth` windows that wait to be stored; so is the number of threads.
@@ -72,18 +74,18 @@ class Pool:
         self._reading = breakers(f"window pool ({engine.name}), lookups")
         self._writing = breakers(f"window pool ({engine.name}), puts")
         self._direct: Session | None = None
-        self._lanes: tuple[Lane, ...] = ()
+        self._workers: tuple[WorkerThreads[Job], ...] = ()
         if engine.local:
             self._direct = engine.sessions(1, SIZE + size)[0]
         else:
             sessions = engine.sessions(readers + writers, SIZE + size)
-            self._lanes = (
-                Lane("swapool-get", sessions[:readers], depth),
-                Lane("swapool-put", sessions[readers:], depth),
+            self._workers = (
+                workers("swapool-get", sessions[:readers], depth),
+                workers("swapool-put", sessions[readers:], depth),
             )
         self.metrics.watch(
             {"get": lambda: float(self._reading.open), "put": lambda: float(self._writing.open)},
-            lambda: float(sum(lane.busy for lane in self._lanes)),
+            lambda: float(sum(each.busy for each in self._workers)),
         )
 
     @property
@@ -102,11 +104,11 @@ class Pool:
         Args:
             key: The window.
             deadline: Seconds from now; an answer after that counts for nothing.
-            done: Called once when the verdict has fallen, by the thread that brought it about, which may be this one
-                before this returns. Must neither raise nor wait.
+            done: Called once when the verdict is reached, by the thread that reached it, which may be this one before
+                this returns. Must neither raise nor wait.
         """
         begun = time.monotonic()
-        # What never waits needs no watch: a pause of this very process would be taken for a fault of the server.
+        # What never waits needs no deadline: a pause of this process would be taken for a fault of the server.
         patience = LONGEST_WAIT if self._direct is not None else min(deadline, LONGEST_WAIT) - MARGIN
         useless = not deadline > (0 if self._direct is not None else MARGIN)
         ticket = None if self._closed or useless else self._reading.admit()
@@ -116,7 +118,7 @@ class Pool:
             lookup.settle(Verdict("timeout" if useless else "breaker"))
         elif self._direct is not None:
             reading.run(self._direct)
-        elif not self._lanes[0].submit(reading):
+        elif not self._workers[0].submit(reading):
             lookup.settle(Verdict("busy"))
         return lookup
 
@@ -141,19 +143,19 @@ class Pool:
         writing = Writing(key, bytes(data), ttl, self._clock(), replayed, done)
         if self._direct is not None:
             writing.run(self._direct)
-        elif not self._lanes[1].submit(writing):
+        elif not self._workers[1].submit(writing):
             self._dropped("busy")
 
     def drain(self, timeout: float) -> bool:
         """Wait until all that was handed in is stored or dropped; False if that took longer than `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        return all(lane.drain(max(0.0, deadline - time.monotonic())) for lane in self._lanes)
+        return all(each.drain(max(0.0, deadline - time.monotonic())) for each in self._workers)
 
     def close(self, timeout: float = 1.0) -> bool:
         """Stop; False if a call of the server was still under way after `timeout` seconds and had to be left."""
         self._closed = True
         deadline = time.monotonic() + timeout
-        ended = [lane.close(deadline) for lane in self._lanes]
+        ended = [each.close(deadline) for each in self._workers]
         self._engine.close()
         return all(ended)
 

@@ -1,4 +1,4 @@
-"""What a server is told about its pool: one small JSON file, which may change while the server runs."""
+"""A server's configuration of its pool: one small JSON file, which may change while the server runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORM: Final = '{"address": "valkey://HOST:6379", "ttl": 300.0, "deadline": 0.02}
 
 
 @dataclass(frozen=True)
-class Settings:
+class PoolSettings:
     """Where windows are, and how long they and their lookups may last.
 
     Attributes:
@@ -26,32 +26,32 @@ class Settings:
     deadline: float = 0.02
 
 
-def settings(text: bytes) -> Settings | None:
-    """Return what the file says; None if it says that there is no pool.
+def parse(text: bytes) -> PoolSettings | None:
+    """Return the settings; None if the file says that there is no pool.
 
     Args:
         text: A JSON object: `address` (text), `ttl` and `deadline` (seconds).
 
     Raises:
-        ValueError: It says nothing that can be followed. The message names everything that is wrong.
+        ValueError: The text is not valid. The message names everything that is wrong.
     """
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"it is no JSON ({error}): give {FORM}") from error
+        raise ValueError(f"it is not JSON ({error}): give {FORM}") from error
     if given == {}:
         return None
-    if wrong := _wrong(given) if isinstance(given, dict) else ["it is no JSON object"]:
+    if wrong := _wrong(given) if isinstance(given, dict) else ["it is not a JSON object"]:
         raise ValueError(f"{'; '.join(wrong)}: give {FORM}")
-    return Settings(**given)
+    return PoolSettings(**given)
 
 
 def _wrong(given: dict[str, Any]) -> list[str]:
-    known = [field.name for field in fields(Settings)]
-    wrong = [f"{name!r} is none of its fields" for name in given if name not in known]
+    known = [field.name for field in fields(PoolSettings)]
+    wrong = [f"unknown field {name!r}" for name in given if name not in known]
     address = given.get("address")
     if not isinstance(address, str) or not address:
-        wrong.append("address must be a text with the pool's address")
+        wrong.append("address must be a non-empty string")
     for name, longest in LONGEST.items():
         value = given.get(name, longest)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= longest:

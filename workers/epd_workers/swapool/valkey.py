@@ -1,7 +1,7 @@
 """Windows in a Valkey or Redis server, which expires them by itself.
 
 The ``valkey`` library connects, encrypts and signs in. What follows is one command and one reply at a time, which this
-module writes and reads by itself: the library starts its timeout anew with every piece that arrives, so that a slow
+module writes and reads by itself: the library restarts its timeout with every piece that arrives, so that a slow
 server could hold a call for ever, and copies a large value several times.
 """
 
@@ -130,7 +130,7 @@ class _Session:
             sock = self._connect(CONNECT)
             if time.monotonic() > deadline:
                 # The next call finds the connection ready: a slow start must not mean no start.
-                raise Unavailable(f"{self._address}: it took long to connect")
+                raise Unavailable(f"{self._address}: connecting took too long")
             for piece in pieces:
                 self._patience(deadline)
                 sock.sendall(piece)
@@ -139,7 +139,7 @@ class _Session:
 
     def _connect(self, timeout: float) -> socket.socket:
         connection = self._connection
-        # A server that was started anew has closed what was open: that must not cost every session a lookup.
+        # A restarted server has closed what was open: that must not cost every session a lookup.
         if connection._sock is not None and _readable(connection._sock):  # noqa: SLF001 - see the module's docstring
             connection.disconnect()
         connection.socket_timeout = connection.socket_connect_timeout = timeout
@@ -150,7 +150,7 @@ class _Session:
     def _patience(self, deadline: float) -> None:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            raise TimeoutError("no whole answer in time")
+            raise TimeoutError("no complete answer in time")
         self._connection._sock.settimeout(remaining)  # noqa: SLF001 - see the module's docstring
 
     def _gone(self, error: Exception) -> Unavailable:

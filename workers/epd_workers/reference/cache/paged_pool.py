@@ -1,4 +1,4 @@
-"""The bytes of all pages and who may have which."""
+"""The bytes of all pages, and their allocation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ class OutOfPages(RuntimeError):
 
 
 class PageAllocator:
-    """Hands out page numbers, the lowest free one first."""
+    """Hands out page numbers, the lowest free one first.
+
+    Args:
+        name: For messages.
+        count: Pages; numbers 0 to `count` - 1 are free at the start.
+    """
 
     def __init__(self, name: str, count: int) -> None:
-        """Make pages 0 to `count` - 1 free; `name` is for messages."""
         self.name = name
         self.count = count
         self.high_water = 0
@@ -112,7 +116,7 @@ class KvPool:
         return self._window[layer]
 
     def allocate_windows(self, count: int) -> list[int]:
-        """Take window pages, zeroed: what a replay leaves out must read the same whoever had the page before.
+        """Take window pages, zeroed: what a replay leaves out must read the same, no matter who had the page before.
 
         Raises:
             OutOfPages: Fewer are free.

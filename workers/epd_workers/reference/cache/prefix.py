@@ -101,6 +101,11 @@ class PrefixTree:
     """The tree, what of it may be evicted, and counters.
 
     A picture's tokens all have the placeholder's id: the caller puts ids derived from the picture's content into keys.
+
+    Args:
+        pool: Where the pages lie.
+        page_cap: Most bytes of global pages to hold for requests to come; None is the whole pool.
+        window_cap: The same of window pages.
     """
 
     def __init__(
@@ -110,13 +115,6 @@ class PrefixTree:
         page_cap: int | None = None,
         window_cap: int | None = None,
     ) -> None:
-        """Start empty.
-
-        Args:
-            pool: Where the pages lie.
-            page_cap: Most bytes of global pages to hold for requests to come; None is the whole pool.
-            window_cap: The same of window pages.
-        """
         self._pool = pool
         geometry = pool.geometry
         self._size, self._window = geometry.page_size, geometry.window
@@ -199,10 +197,10 @@ class PrefixTree:
             self._borrow(lease, node, window=index >= first)
             if not node.exact:
                 sequence.approximate(index * self._size)
-        result = tokens + restored
-        self._stats.hits += result > 0
-        self._stats.misses += result == 0
-        self._stats.hit_tokens += result
+        hit = tokens + restored
+        self._stats.hits += hit > 0
+        self._stats.misses += hit == 0
+        self._stats.hit_tokens += hit
 
     def insert(self, key: Values[int], sequence: Sequence, salt: str = "", *, windows: bool = True) -> tuple[int, ...]:
         """Hand the full pages of a sequence, which may run on, over to the tree.

@@ -1,7 +1,7 @@
 """The bytes that go from prefill to decode.
 
 Per page of tokens the global entries of the owners of ratio 1, then of ratio 2, each owner's main entries before its
-index keys; window pages for the last rows alone; of an odd length the pending pairs. Same content as SGLang 0.5.23,
+index keys; window pages only for the last rows; of an odd length the pending pairs. Same content as SGLang 0.5.23,
 disaggregation for DeepSeek-V4.1: global pages by full-token page, window pages covering
 [page_floor(max(decode_prefix, S - window)), S), pending pair for odd S. The receiver makes room first:
 `sequence.reserve(S, windows_from=...)`, `sequence.advance(...)`, then writes.

@@ -81,8 +81,8 @@ def check_handover(
     expected = expected_pieces(tokens, geometry)
     arrived = Counter((piece.kind, piece.index) for piece in pieces)
     faults = [
-        f"pieces {word}: {_listed(names)}"
-        for word, names in (
+        f"pieces {problem}: {_listed(names)}"
+        for problem, names in (
             ("missing", [name for name in expected if name not in arrived]),
             ("not asked for", [name for name in arrived if name not in expected]),
             ("sent twice", [name for name, count in arrived.items() if count > 1]),

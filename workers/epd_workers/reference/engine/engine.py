@@ -71,23 +71,21 @@ class Stream:
 
 
 class Engine:
-    """One model, one thread, many requests. All methods are called on the event loop that `start` ran on.
+    """One model, one thread that waits for `start`, many requests. Call all methods on the event loop of `start`.
 
     `generate`, `prefill`, `resume` and `encode` raise at the call, not at the first step: QueueFull, PromptTooLong,
     InvalidRequest, EngineFailed; resume also LayoutMismatch; encode also BadImage.
+
+    Args:
+        model: The weights.
+        limits: How much is taken on at a time.
+        stores: Where to look for what others computed, and to leave what they may use; not closed here.
+
+    Raises:
+        ValueError: The page size does not suit the model's layers, or the caches are too large for this machine.
     """
 
     def __init__(self, model: LoadedModel, limits: Limits, stores: Stores = ALONE) -> None:
-        """Make the pools; the model thread waits for `start`.
-
-        Args:
-            model: The weights.
-            limits: How much is taken on at a time.
-            stores: Where to look for what others computed, and to leave what they may use; not closed here.
-
-        Raises:
-            ValueError: The page size does not suit the model's layers, or the caches are too large for this machine.
-        """
         self._model = model
         self._scheduler = Scheduler(model, limits, stores)
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)

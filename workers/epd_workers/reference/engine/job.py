@@ -21,7 +21,7 @@ class Piece:
     """Some bytes on their way from prefill to decode.
 
     Attributes:
-        kind: `page`: global entries of a page of tokens; `window`: window rows of a page, for the last rows alone;
+        kind: `page`: global entries of a page of tokens; `window`: window rows of a page, only for the last rows;
             `state`: what an odd length leaves pending.
         index: The page's place in the prompt; 0 for the state.
         data: The bytes, see `cache.wire`.
@@ -37,7 +37,7 @@ Event = Step | Piece | Handover | Exception
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What was asked.
+    """A request in the engine.
 
     Attributes:
         rid: Unique among the requests in the engine.
@@ -46,8 +46,8 @@ class Job:
         sampling: The parameters, max_new_tokens already cut to the context.
         seed: The seed in use.
         emit: Takes the results in order; must not block.
-        handover: What prefill said (resume alone).
-        pieces: What prefill sent (resume alone); emptied once it is in the pages.
+        handover: What prefill handed over (resume only).
+        pieces: What prefill sent (resume only); emptied once it is in the pages.
     """
 
     rid: str

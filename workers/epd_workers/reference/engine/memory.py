@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.geometry import Geometry
     from epd_workers.reference.cache.prefix import PrefixStats
     from epd_workers.reference.cache.sequence import Sequence
-    from epd_workers.reference.engine.prefetch import Found
+    from epd_workers.reference.engine.prefetch import Prefetched
     from epd_workers.reference.engine.request import Limits
 
 
@@ -24,7 +24,7 @@ class Start:
 
     Attributes:
         hit: Tokens that need not run.
-        again: Rows before the hit's end that run again.
+        replayed: Rows before the hit's end that run again.
         least: Rows that the first step behind the hit runs at least. Decoder replay may have left the late layers'
             windows before the hit unwritten; this many rows reach back no further than themselves.
         windows_from: First position whose windows are complete.
@@ -34,7 +34,7 @@ class Start:
     """
 
     hit: int = 0
-    again: int = 0
+    replayed: int = 0
     least: int = 1
     windows_from: int = 0
     stored: int = 0
@@ -48,29 +48,27 @@ class Memory:
     A request takes pages as it grows. They are there, because admission has counted all that it can ever need, and
     what the tree holds beyond the running requests' own gives way.
 
+    Args:
+        geometry: Of the model that will use them.
+        limits: How many requests and tokens they must hold.
+        windows_shared: Windows are handed in to a pool, and adopted from there.
+
     Attributes:
         geometry: Sizes of everything.
         pool: The pages.
         rerun: Last tokens of a prompt that run in any case, unless a replay brings their windows back: the window with
             decoder replay, else one.
+
+    Raises:
+        ValueError: This machine has too little memory.
     """
 
     def __init__(self, geometry: Geometry, limits: Limits, *, windows_shared: bool = False) -> None:
-        """Make the pools.
-
-        Args:
-            geometry: Of the model that will use them.
-            limits: How many requests and tokens they must hold.
-            windows_shared: Windows are handed in to a pool, and adopted from there.
-
-        Raises:
-            ValueError: There is not so much memory.
-        """
         size, window = geometry.page_size, geometry.window
         self.geometry = geometry
         self._cache, self._encoder_replay = limits.prefix_cache, limits.encoder_replay
         self.rerun = window if limits.replay else 1
-        # What nobody may ask for later need not be kept until the prompt's end.
+        # Windows that no later prompt can ask for need not be kept until this prompt's end.
         self._kept = self.rerun if windows_shared or not limits.encoder_replay else 1
         pages = limits.max_total_tokens // size
         # `recede` keeps the window before a page boundary up to `_kept` rows back, which may not begin at a page.
@@ -83,7 +81,7 @@ class Memory:
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
             size = pages * geometry.page_bytes + windows * geometry.window_page_bytes
             raise ValueError(
-                f"the caches would take {size / 2**30:,.0f} GiB, which this machine does not give: "
+                f"the caches would take {size / 2**30:,.0f} GiB, more than this machine has: "
                 "lower max_total_tokens, window_cache_tokens or max_running_requests"
             ) from error
         self._tree = PrefixTree(self.pool, window_cap=kept * geometry.window_page_bytes)
@@ -97,18 +95,18 @@ class Memory:
         """Tokens whose pages are here."""
         return self._tree.match(key, salt).tokens if self._cache else 0
 
-    def begin(self, sequence: Sequence, key: Values[int], salt: str, result: Found) -> Start:
+    def begin(self, sequence: Sequence, key: Values[int], salt: str, prefetched: Prefetched) -> Start:
         """Begin an empty sequence with what there is of its prompt; at least one token is left to run.
 
         Without encoder replay that ends where the tree has the windows too, and with decoder replay a window before the
-        prompt's end at latest. With encoder replay windows are never kept here: it ends where a pool had the window, or
-        at the last page, and the rows before run again.
+        prompt's end at the latest. With encoder replay windows are never kept here: it ends where a pool had the
+        window, or at the last page, and the rows before run again.
 
         Args:
             sequence: The prompt's.
             key: Names of its tokens.
-            salt: Whom it may share with.
-            result: What others had left; the caller writes it into the pages that are reserved here.
+            salt: Only prompts with the same one share.
+            prefetched: What others had left; the caller writes it into the pages that are reserved here.
         """
         if not self._cache:
             return Start()
@@ -117,7 +115,7 @@ class Memory:
             tokens = self._tree.usable(match, rerun=self.rerun)
             self._tree.acquire(sequence, match, tokens)
             return Start(tokens, least=self.rerun)
-        start = self._start(len(key), match.tokens, result)
+        start = self._start(len(key), match.tokens, prefetched)
         stored = start.stored * self.geometry.page_size
         self._tree.acquire(sequence, match, start.hit - stored, windows=False, restored=stored)
         lowest = start.windows_from if start.adopted else None
@@ -126,8 +124,8 @@ class Memory:
         sequence.advance(stored)
         return start
 
-    def _start(self, tokens: int, matched: int, result: Found) -> Start:
-        """The one verdict: adopt the window, or run the rows before the last page again.
+    def _start(self, tokens: int, matched: int, prefetched: Prefetched) -> Start:
+        """Decide: adopt the window, or run the rows before the last page again.
 
         A window that was asked for long ago may end far before the pages that have come since: running all behind it
         would cost more than the replay.
@@ -135,24 +133,24 @@ class Memory:
         Args:
             tokens: Length of the prompt.
             matched: Tokens whose pages are here.
-            result: What others had left.
+            prefetched: What others had left.
         """
         size, window = self.geometry.page_size, self.geometry.window
-        stored = (result.first + len(result.pages)) * size if result.first * size <= matched else 0
+        stored = (prefetched.first + len(prefetched.pages)) * size if prefetched.first * size <= matched else 0
         reach = max(matched, stored)
         hit = self._floor(min(reach, tokens - 1))
-        again = min(hit, window)
-        least, most = max(size, self._floor(hit - again)), min(reach, tokens - self.rerun)
-        if result.window is None or not least <= result.position <= most:
-            return Start(hit, again, windows_from=hit - again, stored=max(0, hit - matched) // size)
-        adopted, kept = result.position, min(result.position, window)
+        replayed = min(hit, window)
+        least, most = max(size, self._floor(hit - replayed)), min(reach, tokens - self.rerun)
+        if prefetched.window is None or not least <= prefetched.position <= most:
+            return Start(hit, replayed, windows_from=hit - replayed, stored=max(0, hit - matched) // size)
+        adopted, kept = prefetched.position, min(prefetched.position, window)
         return Start(
             adopted,
             least=self.rerun,
             windows_from=adopted - kept,
             stored=max(0, adopted - matched) // size,
             adopted=True,
-            avoided=max(0, adopted + again - hit),
+            avoided=max(0, adopted + replayed - hit),
         )
 
     def reserve(self, sequence: Sequence, tokens: int, *, windows_from: int = 0, again_from: int | None = None) -> None:
@@ -191,7 +189,7 @@ class Memory:
         Args:
             sequence: Which one; it may run on.
             key: Of its tokens, as far as known.
-            salt: Whom it may share with.
+            salt: Only prompts with the same one share.
             windows_from: First position whose windows are complete; for a sequence that ends if above 0, as the
                 windows before are given up.
         """

@@ -1,4 +1,4 @@
-"""What others have left of a prompt, asked for while it waits for its turn."""
+"""Prefetching: what others have left of a prompt is asked for while the prompt waits for its turn."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from epd_workers.reference.cache.disk import StoredPage
     from epd_workers.reference.cache.geometry import Geometry
+    from epd_workers.reference.engine.job import Job
+    from epd_workers.reference.engine.memory import Memory
+    from epd_workers.reference.engine.request import Limits
+    from epd_workers.reference.engine.run import Run
     from epd_workers.reference.engine.store import PageFetch, Stores, WindowLookup
     from epd_workers.swapool.header import Window
 
@@ -25,8 +29,8 @@ PATIENCE: Final = 1.25
 
 
 @dataclass(frozen=True)
-class Found:
-    """What there was when the request's turn came.
+class Prefetched:
+    """What had come when the request's turn came.
 
     Attributes:
         first: Place of the first page.
@@ -41,24 +45,22 @@ class Found:
     window: Window | None = None
 
 
-class Recall:
-    """First the pages that are not in this engine's memory, then the one window at the end of all pages there are.
+class Prefetch:
+    """One request's prefetch: the pages that are not in this engine's memory, then the window at the end of all pages.
 
-    Nothing of it waits, nor raises what a store may raise: that means that nothing was found.
+    None of its methods waits, and none passes on what a store raises: that counts as nothing found.
+
+    Args:
+        stores: Where to look.
+        geometry: Sizes of what is asked for.
+        layers: How many layers a window has.
+        wake: Called whenever the prefetch may have become ready, by any thread that holds no lock of this object.
 
     Attributes:
         deadline: Monotonic seconds after which the request goes on with what has come.
     """
 
     def __init__(self, stores: Stores, geometry: Geometry, layers: int, wake: Callable[[], None]) -> None:
-        """Find nothing out yet.
-
-        Args:
-            stores: Whom to ask.
-            geometry: Sizes of what is asked for.
-            layers: How many a window has.
-            wake: Called whenever it may have become ready, by any thread that holds no lock of this object.
-        """
         self.deadline = math.inf
         self._stores = stores
         self._geometry = geometry
@@ -107,8 +109,8 @@ class Recall:
             self.take()
         self._wake()
 
-    def take(self) -> Found:
-        """Return what has come. Whatever comes later comes to nobody."""
+    def take(self) -> Prefetched:
+        """Return what has come. Whatever comes later is dropped."""
         with self._lock:
             self._closed = self._settled = True
             fetch, lookup = self._fetch, self._lookup
@@ -123,22 +125,22 @@ class Recall:
         return self._fit(pages, window)
 
     def abandon(self) -> None:
-        """Look for nothing."""
+        """Give up before asking."""
         self._settled = True
         self._wake()
 
     def _fetched(self) -> None:
-        """Go on with the window. Called twice, by whoever asked and by whoever answered, in any order."""
+        """Go on with the window. Called twice, by the thread that asked and by the one that answered, in any order."""
         try:
             fetch = self._fetch
             if fetch is None or not fetch.ready:
                 return
-            result = len(self._fitting(fetch.pages))
+            count = len(self._fitting(fetch.pages))
         except Exception:  # noqa: BLE001 whatever a store does, the request goes on
             _log.exception("the pages fetched cannot be used")
-            result = 0
+            count = 0
         if self._first_to_ask():
-            self._ask(result)
+            self._ask(count)
 
     def _first_to_ask(self) -> bool:
         with self._lock:
@@ -164,11 +166,51 @@ class Recall:
             lookup.take()
         self._wake()
 
-    def _fit(self, pages: Sequence[StoredPage], window: Window | None) -> Found:
-        """What of it has the size that it must have, if a store does not look."""
+    def _fit(self, pages: Sequence[StoredPage], window: Window | None) -> Prefetched:
+        """Keep what has the right size: a store may not have checked."""
         geometry, rows = self._geometry, min(self._geometry.window, self._position)
         fits = window is not None and len(window.data) == self._layers * rows * geometry.window_bytes
-        return Found(self._first, self._fitting(pages), self._position, window if fits else None)
+        return Prefetched(self._first, self._fitting(pages), self._position, window if fits else None)
 
     def _fitting(self, pages: Sequence[StoredPage]) -> tuple[StoredPage, ...]:
         return tuple(takewhile(lambda page: len(page.data) == self._geometry.page_bytes, pages))
+
+
+class Prefetcher:
+    """Prefetches for one engine's requests.
+
+    Args:
+        stores: Where to look.
+        limits: Whether windows and pages of others can be used at all.
+        memory: What is here already.
+        layers: How many layers a window has.
+    """
+
+    def __init__(self, stores: Stores, limits: Limits, memory: Memory, layers: int) -> None:
+        self._stores = stores
+        self._memory = memory
+        self._layers = layers
+        self._enabled = stores.used_with(limits)
+
+    def prefetch(self, job: Job, wake: Callable[[], None]) -> Prefetch | None:
+        """The prefetch of a request; None if all of its prompt is to run, whatever others have left."""
+        wanted = self._enabled and job.kind != "resume" and not job.sampling.prompt_logprobs
+        return Prefetch(self._stores, self._memory.geometry, self._layers, wake) if wanted else None
+
+    def start(self, run: Run, matched: Callable[[], int]) -> None:
+        """Start the prefetch of a request, if it has one.
+
+        Args:
+            run: Just queued or admitted, not begun.
+            matched: Tokens of its prompt whose pages are here.
+        """
+        prefetch = run.prefetch
+        if prefetch is None:
+            return
+        tokens = len(run.job.prompt.token_ids)
+        try:
+            chains = run.chain[: (tokens - 1) // self._memory.geometry.page_size]
+            prefetch.start(chains, matched=matched(), longest=tokens - self._memory.rerun)
+        except Exception:  # noqa: BLE001 the request is in already: it must not wait for what will not come
+            _log.exception("nothing is looked up for %s", run.job.rid)
+            prefetch.abandon()

@@ -1,4 +1,4 @@
-"""What the engine takes from others' stores, and leaves there for them."""
+"""Publishing: what the engine leaves in the stores for others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from epd_workers.reference.cache import wire
-from epd_workers.reference.engine.prefetch import Recall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from epd_workers.reference.engine.job import Job
     from epd_workers.reference.engine.memory import Memory, Start
     from epd_workers.reference.engine.request import Limits
     from epd_workers.reference.engine.run import Run
@@ -20,43 +16,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Exchange:
-    """The stores as one engine uses them: a failing one costs what it would have given, never a request.
+class Publisher:
+    """Publishes one engine's pages and windows: a failing store costs what it would have given, never a request.
 
-    Attributes:
-        layers: How many layers' windows are exchanged, from the first one on: those that run on all rows.
+    Args:
+        stores: Where they go.
+        limits: Whether windows and pages of others can be used at all.
+        memory: Sizes and boundaries.
+        layers: How many layers' windows are published, from the first one on: those that run on all rows.
     """
 
     def __init__(self, stores: Stores, limits: Limits, memory: Memory, layers: int) -> None:
-        self.layers = layers
+        self._layers = layers
         self._stores = stores
         self._memory = memory
-        # Windows of the pool take the place of those that a replay brings back; without it there is nothing to replace.
-        self._prompts = limits.encoder_replay and limits.prefix_cache
-        self._any = stores.windows is not None or stores.pages is not None
-
-    def recall(self, job: Job, wake: Callable[[], None]) -> Recall | None:
-        """What will find out what others have left of a prompt; None if it is to run whatever they have left."""
-        wanted = self._prompts and self._any and job.kind != "resume" and not job.sampling.prompt_logprobs
-        return Recall(self._stores, self._memory.geometry, self.layers, wake) if wanted else None
-
-    def look_up(self, run: Run, matched: Callable[[], int]) -> None:
-        """Start to find out.
-
-        Args:
-            run: Just queued or admitted, not begun.
-            matched: Tokens of its prompt whose pages are here.
-        """
-        recall = run.recall
-        if recall is None:
-            return
-        tokens = len(run.job.prompt.token_ids)
-        try:
-            chains = run.chain[: (tokens - 1) // self._memory.geometry.page_size]
-            recall.start(chains, matched=matched(), longest=tokens - self._memory.rerun)
-        except Exception:  # noqa: BLE001 the request is in already: it must not wait for what will not come
-            _log.exception("nothing is looked up for %s", run.job.rid)
-            recall.abandon()
+        self._enabled = stores.used_with(limits)
 
     def began(self, start: Start) -> None:
         """Count rows that ran again, or did not have to."""
@@ -64,12 +38,12 @@ class Exchange:
         if windows is None:
             return
         try:
-            if start.again:
-                windows.replayed(start.again)
+            if start.replayed:
+                windows.replayed(start.replayed)
             if start.avoided:
                 windows.avoided(start.avoided)
         except Exception:  # noqa: BLE001 no request fails for a count
-            _log.exception("the window pool does not count")
+            _log.exception("the window pool cannot count")
 
     def publish(self, run: Run, *, prompt_ended: bool, ended: bool) -> None:
         """Hand in what a step has completed: pages as they fill, windows at the prompt's end and at the answer's.
@@ -81,14 +55,14 @@ class Exchange:
         """
         try:
             if run.job.kind != "resume":
-                if self._prompts and self._any:
+                if self._enabled:
                     self._put_pages(run)
                     if prompt_ended or ended:
                         self._put_windows(run)
             elif ended and self._complete(run) and self._put_pages(run):
                 self._put_windows(run)
         except Exception:  # noqa: BLE001 whatever a store does, the answer goes out
-            _log.exception("nothing of %s is left for others", run.job.rid)
+            _log.exception("nothing of %s is published", run.job.rid)
 
     def _complete(self, run: Run) -> bool:
         """Whether windows and pages of an answer that prefill began can both be handed in: either is useless alone."""
@@ -119,6 +93,6 @@ class Exchange:
         for end in self._memory.boundaries(run.sequence.length):
             index = end // geometry.page_size
             if run.windows_shared < end and end - min(end, geometry.window) >= run.whole_from and index <= len(chain):
-                data = wire.read_window(run.sequence, end, self.layers)
+                data = wire.read_window(run.sequence, end, self._layers)
                 windows.put(chain[index - 1], end, data, replayed=replayed)
                 run.windows_shared = end

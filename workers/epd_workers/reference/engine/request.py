@@ -87,7 +87,7 @@ class Prompt:
             tokenizer: Turns text into ids.
             parts: What `Tokenizer.render` returned, or any sequence of ids, texts and slots.
             images: Per slot index, embeddings [tokens, hidden] or, where they are not held here, an `ImageRef`.
-            salt: Whom the request may share with.
+            salt: Only requests with the same one share.
 
         Raises:
             InvalidRequest: A slot without image, or an image without slot.
@@ -196,7 +196,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Picture:
-    """What tells a picture from any other, where its rows are not.
+    """What distinguishes a picture from any other where its rows are not available.
 
     Attributes:
         start: Position of its first placeholder token.

@@ -10,9 +10,9 @@ import numpy as np
 from epd_workers.reference.cache import wire
 from epd_workers.reference.engine.check import expected_pieces
 from epd_workers.reference.engine.job import Piece
-from epd_workers.reference.engine.key import Names
 from epd_workers.reference.engine.memory import Start
-from epd_workers.reference.engine.prefetch import Found
+from epd_workers.reference.engine.prefetch import Prefetched
+from epd_workers.reference.engine.prefix_key import Names
 from epd_workers.reference.engine.request import Handover, Step
 from epd_workers.reference.engine.sampler import History, choose, log_softmax, penalize, ranked, uniform
 from epd_workers.reference.engine.text import TextStream
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.cache.sequence import Sequence
     from epd_workers.reference.engine.job import Event, Job
     from epd_workers.reference.engine.memory import Memory
-    from epd_workers.reference.engine.prefetch import Recall
+    from epd_workers.reference.engine.prefetch import Prefetch
     from epd_workers.reference.engine.request import Finish
     from epd_workers.reference.model.loaded import LoadedModel
 
@@ -47,7 +47,7 @@ class Run:
     Attributes:
         job: What was asked.
         sequence: Its pages.
-        recall: What is being looked up for it; None if nothing is.
+        prefetch: What is being looked up for it; None if nothing is.
         alive: Neither aborted nor done.
         begun: It has taken over a prefix, or what prefill sent.
         start: Where its prompt began to run.
@@ -55,17 +55,17 @@ class Run:
         windows_shared: The last position whose window has been handed in.
     """
 
-    def __init__(self, job: Job, sequence: Sequence, model: LoadedModel, recall: Recall | None = None) -> None:
+    def __init__(self, job: Job, sequence: Sequence, model: LoadedModel, prefetch: Prefetch | None = None) -> None:
         self.job = job
         self.sequence = sequence
-        self.recall = recall
+        self.prefetch = prefetch
         self.alive = True
         self.begun = False
         self.start = Start()
         self.pages_shared = self.windows_shared = 0
         self._model = model
         self._names = Names(job, model.image_id, sequence.pool.geometry.page_size)
-        self._found = Found()
+        self._prefetched = Prefetched()
         self._pages_out = 0
         self._answer: list[int] = []
         self._text = TextStream(model.tokenizer, job.sampling.stop, job.sampling.min_new_tokens)
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def windows_from(self) -> int:
-        """First position whose windows are complete: prefill sends those of the last rows alone."""
+        """First position whose windows are complete: prefill sends only those of the last rows."""
         window = self._model.config.window
         return max(0, len(self.job.prompt.token_ids) - window) if self.job.kind == "resume" else 0
 
@@ -109,17 +109,17 @@ class Run:
 
     def blocked(self, now: float) -> bool:
         """Whether it waits for what others may have left of its prompt."""
-        return not self.begun and self.recall is not None and not self.recall.due(now)
+        return not self.begun and self.prefetch is not None and not self.prefetch.due(now)
 
     def begin(self, memory: Memory) -> None:
         """Reserve what an earlier request left of this prompt; log-probabilities of a prompt need all its rows."""
         ids = self.job.prompt.token_ids
-        if self.recall is not None:
-            self._found, self.recall = self.recall.take(), None
+        if self.prefetch is not None:
+            self._prefetched, self.prefetch = self.prefetch.take(), None
         if not self.job.sampling.prompt_logprobs:
-            self.start = memory.begin(self.sequence, self._names.prompt, self.job.prompt.salt, self._found)
+            self.start = memory.begin(self.sequence, self._names.prompt, self.job.prompt.salt, self._prefetched)
         self.pages_shared = self.hit // memory.geometry.page_size
-        self.sequence.history = self._model.history(ids[: self.hit - self.start.again])
+        self.sequence.history = self._model.history(ids[: self.hit - self.start.replayed])
         self.begun = True
 
     def take_over(self, layers: int) -> None:
@@ -128,18 +128,18 @@ class Run:
         Args:
             layers: How many the window has.
         """
-        result, start, size = self._found, self.start, self.sequence.pool.geometry.page_size
-        self._found = Found()
+        prefetched, start, size = self._prefetched, self.start, self.sequence.pool.geometry.page_size
+        self._prefetched = Prefetched()
         for index in range(start.hit // size - start.stored, start.hit // size):
-            page = result.pages[index - result.first]
+            page = prefetched.pages[index - prefetched.first]
             wire.write_page(self.sequence, index, page.data)
             if page.replayed:
                 self.sequence.approximate(index * size)
-        if start.adopted and result.window is not None:
-            wire.write_window(self.sequence, start.hit, layers, result.window.data)
-            if result.window.replayed:
+        if start.adopted and prefetched.window is not None:
+            wire.write_window(self.sequence, start.hit, layers, prefetched.window.data)
+            if prefetched.window.replayed:
                 self.sequence.approximate(start.hit)
-        if start.again < start.hit and start.again:
+        if start.replayed < start.hit and start.replayed:
             self.sequence.approximate(start.hit)
 
     def reserve_restored(self, memory: Memory) -> None:
@@ -170,9 +170,9 @@ class Run:
 
     def next_rows(self, size: int) -> int:
         """Prompt rows of the next chunk, those that run again included."""
-        start, again = self._place()
+        start, replayed = self._place()
         size = max(size, self.start.least) if start == self.hit > 0 else size
-        return min(size, len(self.job.prompt.token_ids) - start) + again
+        return min(size, len(self.job.prompt.token_ids) - start) + replayed
 
     def next_chunk(self, memory: Memory, size: int) -> Extend:
         """The next at most `size` prompt tokens, with room for them.
@@ -184,9 +184,9 @@ class Run:
             OutOfPages: More than was admitted.
         """
         rows = self.next_rows(size)
-        start, again = self._place()
-        first = start - again
-        memory.reserve(self.sequence, first + rows, again_from=first if again else None)
+        start, replayed = self._place()
+        first = start - replayed
+        memory.reserve(self.sequence, first + rows, again_from=first if replayed else None)
         images = []
         for image in self.job.prompt.images:
             low, high = max(image.start, first), min(image.start + len(image.embeddings), first + rows)
@@ -197,7 +197,7 @@ class Run:
             self.sequence,
             tuple(images),
             all_logits=self.job.sampling.prompt_logprobs,
-            replayed=again,
+            replayed=replayed,
         )
 
     def next_token(self, memory: Memory) -> Extend:
@@ -246,7 +246,7 @@ class Run:
     def _place(self) -> tuple[int, int]:
         """First position of the next chunk's new rows, and how many before it run again."""
         start = self.sequence.length
-        return start, self.start.again if start == self.hit else 0
+        return start, self.start.replayed if start == self.hit else 0
 
     def _take(self, logits: NDArray[np.float64]) -> Step:
         """Choose the next token from one row [vocab]."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from epd_workers.reference.cache.sequence import Sequence
 from epd_workers.reference.engine.memory import Memory
-from epd_workers.reference.engine.publish import Exchange
+from epd_workers.reference.engine.prefetch import Prefetcher
+from epd_workers.reference.engine.publish import Publisher
 from epd_workers.reference.engine.request import (
     Aborted,
     EngineFailed,
@@ -23,7 +24,7 @@ from epd_workers.reference.engine.request import (
     Step,
 )
 from epd_workers.reference.engine.run import Run
-from epd_workers.reference.engine.slots import Pool
+from epd_workers.reference.engine.slots import Slots
 from epd_workers.reference.engine.store import ALONE, Stores
 from epd_workers.reference.engine.tally import Tally
 from epd_workers.reference.model.replay import PRESETS, early_layers
@@ -57,23 +58,28 @@ class Scheduler:
     """Each step decodes one token of every running answer, then runs prompt chunks and at most one picture.
 
     `submit`, `abort`, `load`, `flush` and `close` may be called from any thread; `step` from one.
+
+    Args:
+        model: The weights.
+        limits: How much is taken on at a time.
+        stores: As `Engine`.
+
+    Raises:
+        ValueError: As `Engine`.
     """
 
     def __init__(self, model: LoadedModel, limits: Limits, stores: Stores = ALONE) -> None:
-        """Make the pools.
-
-        Raises:
-            ValueError: As `Engine`.
-        """
         self._model = model
         self._limits = limits
         self._changed = threading.Condition()
-        self._pool = Pool(limits)
+        self._slots = Slots(limits)
         geometry = model.geometry(limits.page_size, limits.cache_type)
         self._memory = Memory(geometry, limits, windows_shared=stores.windows is not None)
         replay = PRESETS[limits.replay] if limits.replay else None
         self._forward = model.bind(self._memory.pool, replay)
-        self._exchange = Exchange(stores, limits, self._memory, early_layers(replay, model.weights.config.text))
+        self._layers = early_layers(replay, model.weights.config.text)
+        self._prefetcher = Prefetcher(stores, limits, self._memory, self._layers)
+        self._publisher = Publisher(stores, limits, self._memory, self._layers)
         self._tally = Tally(limits, geometry.window)
         self._waiting: dict[str, Run] = {}
         self._runs: dict[str, Run] = {}
@@ -93,14 +99,14 @@ class Scheduler:
         """
         with self._changed:
             self._require_open()
-            if job.rid in self._pool:
+            if job.rid in self._slots:
                 raise InvalidRequest(f"rid is {job.rid!r}: a request with this id is still in the engine")
-            run = Run(job, Sequence(self._memory.pool), self._model, self._exchange.recall(job, self._wake))
-            if self._pool.enter(job.rid, job.positions):
+            run = Run(job, Sequence(self._memory.pool), self._model, self._prefetcher.prefetch(job, self._wake))
+            if self._slots.enter(job.rid, job.positions):
                 self._admit(run)
             else:
                 self._waiting[job.rid] = run
-        self._exchange.look_up(run, lambda: self._matched(run))
+        self._prefetcher.start(run, lambda: self._matched(run))
 
     def submit_image(self, job: EncodeJob) -> None:
         """Queue a picture.
@@ -139,11 +145,11 @@ class Scheduler:
         with self._changed:
             stats = self._memory.stats
             return Load(
-                running=self._pool.running,
-                waiting=self._pool.waiting,
+                running=self._slots.running,
+                waiting=self._slots.waiting,
                 encoding=len(self._images),
-                used_tokens=self._pool.used_tokens,
-                max_total_tokens=self._pool.capacity_tokens,
+                used_tokens=self._slots.used_tokens,
+                max_total_tokens=self._slots.capacity_tokens,
                 max_running_requests=self._limits.max_running_requests,
                 max_queued_requests=self._limits.max_queued_requests,
                 prompt_tokens=self._tally.prompt_tokens,
@@ -165,7 +171,7 @@ class Scheduler:
     def flush(self) -> bool:
         """Forget all cached prefixes, unless requests run or wait; whether that was done."""
         with self._changed:
-            if self._pool.running or self._pool.waiting:
+            if self._slots.running or self._slots.waiting:
                 return False
             self._memory.clear()
             return True
@@ -195,7 +201,7 @@ class Scheduler:
         with self._changed:
             while not (self._closed or self._images):
                 now = time.monotonic()
-                blocked = [run.recall.deadline for run in self._runs.values() if run.recall and run.blocked(now)]
+                blocked = [run.prefetch.deadline for run in self._runs.values() if run.prefetch and run.blocked(now)]
                 if len(blocked) < len(self._runs):
                     break
                 deadline = min(blocked, default=math.inf)
@@ -245,7 +251,7 @@ class Scheduler:
         return chosen
 
     def _begin(self, run: Run) -> bool:
-        """Let a prompt whose turn has come take over what there is of it; False if none of its rows is to run now."""
+        """Let a prompt whose turn has come take over what is cached of it; False if none of its rows runs now."""
         try:
             with self._changed:
                 if not (run.alive and run.prefilling) or run.blocked(time.monotonic()):
@@ -253,8 +259,8 @@ class Scheduler:
                 if run.begun:
                     return True
                 run.begin(self._memory)
-            run.take_over(self._exchange.layers)
-            self._exchange.began(run.start)
+            run.take_over(self._layers)
+            self._publisher.began(run.start)
         except Exception as error:  # noqa: BLE001 one request must not take the engine down
             _log.exception("%s cannot begin", run.job.rid)
             self._fail(run, error)
@@ -309,8 +315,8 @@ class Scheduler:
         ends = bool(events and isinstance(events[-1], Step) and events[-1].finish)
         prompt_ends = not (extend.decode or run.prefilling)
         if ends or not extend.decode:
-            # Without the lock: the pages stay until this step's end, whoever aborts the request.
-            self._exchange.publish(run, prompt_ended=prompt_ends, ended=ends)
+            # Without the lock: the pages stay until this step's end, even if the request is aborted.
+            self._publisher.publish(run, prompt_ended=prompt_ends, ended=ends)
         with self._changed:
             if run.alive:
                 if ends or prompt_ends:
@@ -372,22 +378,22 @@ class Scheduler:
             self._changed.notify()
 
     def _end(self, rid: str, last: Event | None) -> None:
-        """Free what a job holds, admit who waited for it, then tell it; None says that it was aborted.
+        """Free what a job holds, admit the requests that waited for it, then end it; None means that it was aborted.
 
-        Pages that a step may be working on are released at its end, unless the step itself has come to this: whoever is
-        admitted now takes none before the next step.
+        Pages that a step may be working on are released at its end, unless it is the step itself that ends the
+        job: a request that is admitted now takes no page before the next step.
         """
         run = self._runs.pop(rid, None) or self._waiting.pop(rid, None)
         if run is None:
             return
         run.alive = False
-        if run.recall:
-            run.recall.take()
+        if run.prefetch:
+            run.prefetch.take()
         if self._stepper not in {0, threading.get_ident()}:
             self._ended.append(run.sequence)
         else:
             run.sequence.release()
-        for admitted in self._pool.leave(rid):
+        for admitted in self._slots.leave(rid):
             self._admit(self._waiting.pop(admitted))
         aborted = Aborted(f"{rid} was aborted") if run.job.kind == "prefill" else Step(-1, finish="abort")
         run.job.emit(last if last is not None else aborted)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from epd_workers.reference.engine.request import Limits
 
 
-class Pool:
+class Slots:
     """Admits in order of arrival, each request with all the pages it can ever need.
 
     Reserving the worst case up front means that a running request never has to give its pages back, and that the

@@ -1,4 +1,4 @@
-"""What the engine asks of a pool of windows and of a tier of pages, whoever keeps them."""
+"""What the engine needs of a pool of windows and of a tier of pages, however they are kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from epd_workers.reference.cache.disk.page import StoredPage
+    from epd_workers.reference.engine.request import Limits
     from epd_workers.swapool.header import Window
 
 
@@ -37,7 +38,7 @@ class WindowStore(Protocol):
         """Whether there is a pool at this moment."""
 
     def begin(self, chain: bytes, position: int, done: Callable[[], None]) -> WindowLookup | None:
-        """Ask for a window; None if there is no pool now.
+        """Ask for a window; None without a pool.
 
         Args:
             chain: Digest of everything before `position`.
@@ -102,12 +103,16 @@ class Stores:
     Attributes:
         windows: Spares a returning prompt the rows that encoder replay would run again.
         pages: Spares it the rows that no longer have their entries here.
-        approximate: Hand in the windows of runs that approximate, too; who goes on from one approximates as well.
+        approximate: Hand in the windows of approximate runs, too; a run that goes on from one is approximate as well.
     """
 
     windows: WindowStore | None = None
     pages: PageStore | None = None
     approximate: bool = False
+
+    def used_with(self, limits: Limits) -> bool:
+        """Whether prompts take part in them: windows of the pool replace what encoder replay would bring back."""
+        return (self.windows is not None or self.pages is not None) and limits.encoder_replay and limits.prefix_cache
 
 
 ALONE: Final = Stores()

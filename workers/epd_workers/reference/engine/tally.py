@@ -36,8 +36,8 @@ class Tally:
 
     def began(self, start: Start) -> None:
         """Count what a prefix hit spared, once the first rows behind it have run."""
-        if start.again or start.adopted:
-            self._spared += start.hit - start.again
+        if start.replayed or start.adopted:
+            self._spared += start.hit - start.replayed
         self._adopted += start.adopted
         self._avoided += start.avoided
 
@@ -46,7 +46,7 @@ class Tally:
         self.prompt_tokens += len(extend.token_ids) - extend.replayed
         if len(extend.token_ids) > self._window:
             self._trimmed |= not extend.all_logits
-            # For good once one came that does not need every row: whoever judges by the reason must not flap.
+            # For good once a prompt came that does not need every row: the reason must not flap.
             self._bypassed = not self._trimmed
 
     @property

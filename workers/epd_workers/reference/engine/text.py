@@ -16,16 +16,14 @@ class TextStream:
     """Detokenizes step by step, holding back what may turn out to be the beginning of a stop string.
 
     The concatenation of all `push` results and `finish` is the answer without the stop string and what follows it.
+
+    Args:
+        tokenizer: The answer's.
+        stop: Strings that end the answer.
+        min_tokens: Stop strings completed by an earlier token than this many are ordinary text.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
-        """Start an empty answer.
-
-        Args:
-            tokenizer: The answer's.
-            stop: Strings that end the answer.
-            min_tokens: Stop strings completed by an earlier token than this many are ordinary text.
-        """
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
         self._detokenizer = Detokenizer(tokenizer)
@@ -42,8 +40,8 @@ class TextStream:
         text = self._held + new
         if new and self._pushed > self._min_tokens:
             # Only a match that ends in the new text counts: an older one was ignored or would have ended the answer.
-            result = [(text.find(s, max(0, len(self._held) - len(s) + 1)), s) for s in self._stop]
-            hits = [(at, s) for at, s in result if at >= 0]
+            places = [(text.find(s, max(0, len(self._held) - len(s) + 1)), s) for s in self._stop]
+            hits = [(at, s) for at, s in places if at >= 0]
             if hits:
                 at, self.matched = min(hits, key=lambda hit: hit[0])
                 self._held = ""

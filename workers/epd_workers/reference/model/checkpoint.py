@@ -170,11 +170,11 @@ def _mismatches(expected: Mapping[str, Stored], tensors: Mapping[str, Tensor]) -
     for name, (dtype, shape) in expected.items():
         if name not in tensors:
             continue
-        result = tensors[name]
-        if result.dtype != dtype:
-            faults.append(f"{TENSORS}: {name} is {_word(result.dtype)}: must be {_word(dtype)}")
-        if tuple(result.shape) != shape:
-            faults.append(f"{TENSORS}: {name} has shape {list(result.shape)}: must be {list(shape)}")
+        tensor = tensors[name]
+        if tensor.dtype != dtype:
+            faults.append(f"{TENSORS}: {name} is {_word(tensor.dtype)}: must be {_word(dtype)}")
+        if tuple(tensor.shape) != shape:
+            faults.append(f"{TENSORS}: {name} has shape {list(tensor.shape)}: must be {list(shape)}")
     return faults
 
 

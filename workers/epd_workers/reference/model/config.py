@@ -46,7 +46,7 @@ class LayerPlan:
     Attributes:
         index: Its number, from 0.
         mode: `Window` has no global branch; `Full` owns global KV and selects; `Reuse` takes both from earlier layers;
-            `Reindex` selects anew among the candidates over another layer's index keys.
+            `Reindex` selects again among the candidates over another layer's index keys.
         ratio: Tokens per global entry; 0 without a global branch.
         decoder: Whether it belongs to the decoder half, whose only global KV is that of its first layer.
         kv_source: The layer whose global entries and index keys it reads; -1 without.
@@ -337,7 +337,7 @@ _FREE: Final = frozenset({
     "num_nextn_predict_layers", "candidate_source_layer_id", "engram_pad_token_id", "dspark_noise_token_id",
     "bos_token_id", "eos_token_id", "pad_token_id",
 })  # fmt: skip
-"""Integers that are no sizes: their own rules bound them, if any."""
+"""Integers that are not sizes: their own rules bound them, if any."""
 
 _FIXED: Final[dict[str, object]] = {
     "model_type": TextConfig.model_type, "hidden_act": "silu", "scoring_func": "sqrtsoftplus",

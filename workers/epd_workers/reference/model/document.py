@@ -79,5 +79,5 @@ def _number(value: object) -> bool:
 def _kind(default: object) -> str:
     if isinstance(default, tuple):
         return "a list of integers"
-    words = {bool: "true or false", int: "an integer", float: "a number", str: "a string", type(None): "a number"}
-    return words[type(default)]
+    kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a string", type(None): "a number"}
+    return kinds[type(default)]

@@ -74,14 +74,14 @@ def _primes(layers: int, orders: int, heads: int, start: int) -> tuple[tuple[tup
     used: set[int] = set()
 
     def search() -> tuple[int, ...]:
-        result: list[int] = []
+        primes: list[int] = []
         candidate = start
-        while len(result) < heads:
+        while len(primes) < heads:
             if candidate not in used and is_prime(candidate):
-                result.append(candidate)
+                primes.append(candidate)
                 used.add(candidate)
             candidate += 1
-        return tuple(result)
+        return tuple(primes)
 
     return tuple(tuple(search() for _ in range(orders)) for _ in range(layers))
 
@@ -154,21 +154,19 @@ class EngramHash:
     before the start or an image position. H_0 = id_0 M_0, H_s = H_{s-1} xor id_s M_s, and column (s, head) reads row
     (H_s mod prime) of its own section of the table.
 
+    Args:
+        config: The text model's sizes.
+        mapping: Compressed id per token id, of `token_map`.
+
     Attributes:
         layers: Number of Engram layers.
         columns: Rows read per token and layer: orders x heads.
+
+    Raises:
+        BadTokenMap: The map or the table sizes are not those of the config; lists every fault.
     """
 
     def __init__(self, config: TextConfig, mapping: Sequence[int]) -> None:
-        """Prepare the factors and primes.
-
-        Args:
-            config: The text model's sizes.
-            mapping: Compressed id per token id, of `token_map`.
-
-        Raises:
-            BadTokenMap: The map or the table sizes are not those of the config; lists every fault.
-        """
         faults = _faults(config, mapping)
         if faults:
             raise BadTokenMap("; ".join(faults))

@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 
 
 class Forward:
-    """A model over one pool. Not thread-safe: one thread calls it."""
+    """A model over one pool. Not thread-safe: one thread calls it.
+
+    Args:
+        model: The weights, in the dtype to compute in.
+        engram: Which Engram rows tokens read; None for a model without Engram layers.
+        pool: Where the caches are.
+        replay: The rule of decoder bounded replay; None runs every layer on every row.
+        operations: What touches the caches.
+    """
 
     def __init__(
         self,
@@ -45,15 +53,6 @@ class Forward:
         replay: Preset | None,
         operations: Operations,
     ) -> None:
-        """Bind the weights to a pool.
-
-        Args:
-            model: The weights, in the dtype to compute in.
-            engram: Which Engram rows tokens read; None for a model without Engram layers.
-            pool: Where the caches are.
-            replay: The rule of decoder bounded replay; None runs every layer on every row.
-            operations: What touches the caches.
-        """
         self._model = model
         self._text = model.config.text
         self._image_id = model.config.image_token_id
@@ -113,7 +112,7 @@ class Forward:
         return Rows(layout, image, turns, read, written)
 
     def _narrow(self, state: State, batch: Batch) -> State:
-        """Go on with the late rows alone."""
+        """Go on with only the late rows."""
         late, rows = batch.layouts.late, batch.rows
         if late is None:
             return state

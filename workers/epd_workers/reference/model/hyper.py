@@ -24,7 +24,13 @@ _LEARNT_ROUNDS = 3
 
 
 class Mix(NamedTuple):
-    """What one site makes of the streams: pre [..., k], post [..., k], comb [..., j, k] (from stream j to stream k)."""
+    """Weights that one site computes from the streams.
+
+    Attributes:
+        pre: [..., k].
+        post: [..., k].
+        comb: [..., j, k], from stream j to stream k.
+    """
 
     pre: Tensor
     post: Tensor

@@ -1,7 +1,7 @@
 """Which global entries a query attends to: exact scores over all visible entries, then the best `index_topk`.
 
 The tricky idea: one small query per index head is scored against one shared key per entry; layers between two index
-sources reuse the selection, and `Reindex` layers score anew but only inside the blocks that the candidate source found.
+sources reuse the selection, and `Reindex` layers score again, but only inside the candidate source's blocks.
 
 Source: DeepSeek-V4.1-Flash, inference/model.py, revision dba1be0a.
 """

@@ -1,4 +1,4 @@
-"""What the engine asks of a model and tells it: plain values between `engine/` and `model/`."""
+"""The interface between `engine/` and `model/`: plain values only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Extend:
         token_ids: [n] ids, n >= 1.
         sequence: Its caches, with room reserved for these tokens. The first row stands at `sequence.length - replayed`.
         embeddings: Rows for the image positions among them.
-        all_logits: Logits for every new token instead of the last one alone; the decoder half then runs on all rows.
+        all_logits: Logits for every new token instead of only the last one; the decoder half then runs on all rows.
         replayed: Rows in front that ran before and run again because their windows are gone: they write windows but no
             global entries, and nothing looks behind the first of them.
         decode: A step of an answer: never trimmed, and its window reaches back as far as it is long.

@@ -38,7 +38,18 @@ PACKAGED: Final = Path(__file__).parents[1] / "checkpoint"
 
 
 class LoadedModel:
-    """Weights and tokenizer of one checkpoint."""
+    """Weights and tokenizer of one checkpoint.
+
+    Args:
+        weights: In the dtype to compute in.
+        tokenizer: The checkpoint's own.
+        digest: Of the checkpoint.
+        context_length: Most tokens in one sequence; None takes what the checkpoint was made for.
+        operations: What touches the caches.
+
+    Raises:
+        BadTokenMap: The Engram tables were made for another vocabulary.
+    """
 
     def __init__(
         self,
@@ -49,18 +60,6 @@ class LoadedModel:
         context_length: int | None = None,
         operations: Operations = TORCH,
     ) -> None:
-        """Take over loaded weights.
-
-        Args:
-            weights: In the dtype to compute in.
-            tokenizer: The checkpoint's own.
-            digest: Of the checkpoint.
-            context_length: Most tokens in one sequence; None takes what the checkpoint was made for.
-            operations: What touches the caches.
-
-        Raises:
-            BadTokenMap: The Engram tables were made for another vocabulary.
-        """
         text = weights.config.text
         self.weights = weights.eval().requires_grad_(requires_grad=False)
         self.tokenizer = tokenizer

@@ -85,11 +85,11 @@ class Experts(nn.Module):
         for expert, count in enumerate(counts):
             if count:
                 mine = slice(start, start + count)
-                some = x[rows[mine]]
-                one = gated(
-                    functional.linear(some, self.w1[expert]), functional.linear(some, self.w3[expert]), self.limit
+                inputs = x[rows[mine]]
+                hidden = gated(
+                    functional.linear(inputs, self.w1[expert]), functional.linear(inputs, self.w3[expert]), self.limit
                 )
-                parts.append(functional.linear(one * scale[mine], self.w2[expert]))
+                parts.append(functional.linear(hidden * scale[mine], self.w2[expert]))
                 start += count
         return torch.zeros_like(x).index_add(0, rows, torch.cat(parts))
 

@@ -63,8 +63,14 @@ class Detokenizer:
 class Tokenizer:
     """Text to ids and back, and the chat template.
 
+    Args:
+        model: A byte-level one.
+
     Attributes:
         vocab_size: Number of ids, those without a text included.
+
+    Raises:
+        BadTokenizer: Its first ids are not the bytes and the markers, or its ids have gaps.
     """
 
     bos_id, eos_id, image_id = range(BYTES, BYTES + 3)
@@ -72,11 +78,6 @@ class Tokenizer:
     roles = ("system", "user", "assistant")
 
     def __init__(self, model: tokenizers.Tokenizer) -> None:
-        """Take over a byte-level model.
-
-        Raises:
-            BadTokenizer: Its first ids are not the bytes and the markers, or its ids have gaps.
-        """
         names = {number: name for name, number in model.get_vocab().items()}
         self.vocab_size = len(names)
         self._model = model

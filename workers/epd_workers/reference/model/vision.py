@@ -130,8 +130,8 @@ class Vision(nn.Module):
 class Aligner(nn.Module):
     """w2 gelu(w1 cell): r x r neighbouring rows of the tower become one row of the decoder's width.
 
-    A grid that is no multiple of r is extended with zero rows below and to the right. A cell is ordered channel, line,
-    column; GELU is the exact one.
+    A grid that is not a multiple of r is extended with zero rows below and to the right. A cell is ordered channel,
+    line, column; GELU is the exact one.
     """
 
     def __init__(self, config: VisionConfig, hidden: int) -> None:

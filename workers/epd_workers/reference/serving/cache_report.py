@@ -32,7 +32,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Report:
+class CacheReport:
     """One moment of an engine.
 
     Attributes:
@@ -49,7 +49,7 @@ class Report:
 
     @property
     def decoder(self) -> Half:
-        """Decoder bounded replay: late layers on the last rows alone."""
+        """Decoder bounded replay: late layers on the last rows only."""
         work, state = self.state.work, self.state
         return Half(state.decoder_active, state.decoder_reason, work.decoder, work.skipped)
 
@@ -62,7 +62,7 @@ class Report:
         return Half(state.encoder_active, state.encoder_reason, state.work.encoder, spared)
 
     def replay(self) -> dict[str, Any]:
-        """As `/server_info` tells it, with counts of rows times layers for the decoder half."""
+        """As `/server_info` reports it, with counts of rows times layers for the decoder half."""
         decoder, encoder = self.decoder, self.encoder
         return {
             "decoder": {
@@ -82,7 +82,7 @@ class Report:
         }
 
     def cache(self) -> dict[str, Any]:
-        """Sizes of the caches and what the prefix tree did, as `/server_info` tells it."""
+        """Sizes of the caches and what the prefix tree did, as `/server_info` reports it."""
         geometry, load = self.geometry, self.load
         return {
             "bytes_per_token": float(geometry.bytes_per_token),

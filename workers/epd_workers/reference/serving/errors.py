@@ -94,7 +94,7 @@ def translate(error: Exception) -> ApiError:
 
 
 def explain(error: BaseException) -> PeerFailedError:
-    """Return what the other half of a failed request is told, so that it answers the same."""
+    """Return the error for the other half of a failed request, so that it answers the same."""
     if not isinstance(error, Exception):
         return PeerFailedError("the request was aborted")
     known = translate(error)

@@ -115,7 +115,7 @@ def _check_target(url: str, *, loopback: bool) -> None:
     if parts.scheme not in {"http", "https"} or not host:
         raise _fault(url, "only http and https with a host are followed")
     if _forbidden(host, loopback=loopback):
-        raise _fault(url, "its address is link-local, loopback or no host's at all")
+        raise _fault(url, "its address is link-local, loopback or not that of a host")
 
 
 def _forbidden(host: str, *, loopback: bool) -> bool:
@@ -131,7 +131,7 @@ def _forbidden(host: str, *, loopback: bool) -> bool:
 
 
 def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that a gateway makes of an IPv6 one."""
+    """The IPv4 address that a gateway translates an IPv6 one to."""
     if address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
@@ -158,8 +158,8 @@ class _PublicResolver(AbstractResolver):
 
     @override
     async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> list[ResolveResult]:
-        result = await self._inner.resolve(host, port, family)
-        allowed = [entry for entry in result if not _forbidden(entry["host"], loopback=self._loopback)]
+        entries = await self._inner.resolve(host, port, family)
+        allowed = [entry for entry in entries if not _forbidden(entry["host"], loopback=self._loopback)]
         if not allowed:
             raise OSError(None, f"{host} has no address that may be asked for images")
         return allowed

@@ -116,7 +116,7 @@ class Metrics:
 
 
 class _Gauges(Collector):
-    """Gauges and whole families that are given anew for each exposition."""
+    """Gauges and whole families that are computed for each exposition."""
 
     def __init__(self, label: dict[str, str]) -> None:
         self.values: Mapping[str, float] = {}

@@ -56,8 +56,8 @@ class Flag:
         try:
             value = kind(text)
         except ValueError:
-            word = "an integer" if kind is int else "a number"
-            return None, f"--{self.name} is {text!r}: must be {word}"
+            wanted = "an integer" if kind is int else "a number"
+            return None, f"--{self.name} is {text!r}: must be {wanted}"
         if not self.low <= value <= self.high:
             bound = f"from {self.low:g} to {self.high:g}" if self.high < float("inf") else f"at least {self.low:g}"
             return None, f"--{self.name} is {text}: must be {bound}"
@@ -85,7 +85,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("chunked-prefill-size", 512, "prompt tokens per step", 1),
         Flag("prefix-cache", "on", "whether prompts that begin alike share pages", choices=SWITCH),
         Flag("window-cache-tokens", 32768, "tokens whose window keys and values are kept for finished prompts"),
-        Flag("kernels", "auto", "what computes over the caches: torch; triton, on a CPU with TRITON_INTERPRET=1 alone"
+        Flag("kernels", "auto", "what computes over the caches: torch; triton, on a CPU only with TRITON_INTERPRET=1"
              " (slow, for tests); auto: torch on a CPU", choices=("auto", "torch", "triton")),
         Flag("threads", 1, "CPU threads of the model; more only help where as many cores are free", 1, 256),
         Flag("model-path", None, "directory of the checkpoint, the same in all roles (default: the packaged one)"),
@@ -99,14 +99,14 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
              choices=SWITCH),
     ),
     "returning conversations (prefill, decode and aggregated)": (
-        Flag("swa-pool-config", None, "JSON file that names the pool of windows; read again when it changes; as long as"
-             " it is missing or holds {} there is no pool"),
-        Flag("swa-pool-publish", "exact", "whose windows are handed in; all: also those of conversations that replayed,"
-             " which approximate, and let later turns hit again", choices=("exact", "all")),
+        Flag("swa-pool-config", None, "JSON file that names the pool of windows; read again when it changes; no pool is"
+             " used while it is missing or holds {}"),
+        Flag("swa-pool-publish", "exact", "which windows are stored: exact ones, or all, also those of conversations"
+             " that replayed, which are approximate but let later turns hit", choices=("exact", "all")),
         Flag("kv-disk-path", None, "folder for key/value pages, which servers may share"),
         Flag("kv-disk-bytes", 1 << 30, "bytes that the pages in that folder may take", 1),
         Flag("kv-disk-hours", 72.0, "hours that a page is kept", 0.01),
-        Flag("tenant", "", "whose windows and pages these are: servers of different tenants never read each other's"),
+        Flag("tenant", "", "owner of the windows and pages: servers never read those of another tenant"),
     ),
     "prefill and decode": (
         Flag("bootstrap-port", 8998, "prefill: where decode servers find it; decode: stands for a null port", 0, 65535),
@@ -138,7 +138,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What ``epd-reference`` was told; see the help of each flag."""
+    """The command line of ``epd-reference``; see the help of each flag."""
 
     role: str
     host: str
@@ -184,7 +184,7 @@ class Options:
 
     @property
     def disaggregated(self) -> bool:
-        """Whether requests come to this role with a room."""
+        """Whether requests to this role carry a room."""
         return self.role in {"prefill", "decode"}
 
 
@@ -196,8 +196,8 @@ def parse(arguments: Sequence[str]) -> Options:
         SystemExit: After ``--help``.
     """
     known, unknown = _parser().parse_known_args(list(arguments))
-    faults = [_unknown(word) for word in unknown if word.startswith("-")]
-    faults += [f"unexpected argument {word!r}" for word in unknown if not word.startswith("-")]
+    faults = [_unknown(argument) for argument in unknown if argument.startswith("-")]
+    faults += [f"unexpected argument {argument!r}" for argument in unknown if not argument.startswith("-")]
     values: dict[str, Any] = {}
     for flag in FLAGS:
         text = getattr(known, flag.attribute)
@@ -239,8 +239,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _unknown(word: str) -> str:
-    name = word.split("=", maxsplit=1)[0]
+def _unknown(argument: str) -> str:
+    name = argument.split("=", maxsplit=1)[0]
     near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], 1)
     return f"unknown flag {name}" + (f", did you mean {near[0]}?" if near else "; see --help")
 
@@ -248,9 +248,9 @@ def _unknown(word: str) -> str:
 def _together(values: dict[str, Any]) -> list[str]:
     faults = []
     if values["role"] == "encode" and values["vision"] not in {None, "local"}:
-        faults.append(f"--vision is {values['vision']!r}: an encode server encodes images, leave it out")
+        faults.append(f"--vision is {values['vision']!r}: an encode server always encodes images; leave it out")
     if values["role"] == "aggregated" and values["vision"] == "remote":
-        faults.append("--vision is 'remote': an aggregated server encodes by itself, give local or off")
+        faults.append("--vision is 'remote': an aggregated server encodes by itself; give local or off")
     total, page = values["max_total_tokens"], values["page_size"]
     if total is not None and page is not None and total < page:
         faults.append(f"--max-total-tokens is {total}: must hold at least one page of {page}")
@@ -262,7 +262,7 @@ def _outside(values: dict[str, Any], given: Collection[str]) -> list[str]:
     role, places = values["role"], [name for name in PLACES if name in given]
     if role == "encode":
         useless = [name for name in (*PLACES, "swa-pool-publish", *DISK_BOUNDS) if name in given]
-        return [f"--{name} is given: an encode server keeps no windows and no pages, leave it out" for name in useless]
+        return [f"--{name} is given: an encode server keeps no windows or pages; leave it out" for name in useless]
     faults = [f"--{name} is empty: name {PLACES[name]}, or leave it out" for name in places if not values[_field(name)]]
     if "kv-disk-path" not in given:
         lost = [name for name in DISK_BOUNDS if name in given]
@@ -277,8 +277,8 @@ def _outside(values: dict[str, Any], given: Collection[str]) -> list[str]:
         ]
     if role == "decode" and places == ["kv-disk-path"]:
         faults.append(
-            "--kv-disk-path is given without --swa-pool-config: a decode server stores pages and windows together or "
-            "neither, give both or leave --kv-disk-path out"
+            "--kv-disk-path is given without --swa-pool-config: a decode server stores both pages and windows, or "
+            "neither; give both or leave --kv-disk-path out"
         )
     return faults
 

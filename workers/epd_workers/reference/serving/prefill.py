@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PrefillRunner:
     """Serves the prefill half of jobs.
 
-    A job's answer comes only when the decode server has confirmed every piece: whoever counts this server's open
+    A job's answer comes only when the decode server has confirmed every piece: a count of this server's open
     requests thereby counts transfers too.
     """
 

@@ -125,12 +125,12 @@ class RunnerProbe:
             return False
         prompt = PromptParts(self.tokenizer.render([Message("user", (question.prompt,))]))
         tokens = 1 if self.options.role == "prefill" else len(self.tokenizer.encode(question.answer)) + 1
-        message = await self._answer(prompt, tokens, plain=False)
-        right = question.answer.startswith(message) and bool(message) if tokens == 1 else message == question.answer
+        answer = await self._answer(prompt, tokens, plain=False)
+        right = question.answer.startswith(answer) and bool(answer) if tokens == 1 else answer == question.answer
         if not right:
             begins = "begin with" if tokens == 1 else "be"
             raise WrongAnswer(
-                f"the checkpoint's own question {question.prompt!r} is answered {message!r}: must {begins} "
+                f"the checkpoint's own question {question.prompt!r} is answered {answer!r}: must {begins} "
                 f"{question.answer!r}; copy the checkpoint again, or run the version that it was trained with"
             )
         return True

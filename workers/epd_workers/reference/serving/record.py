@@ -80,7 +80,7 @@ class Record:
         aliases: Every name it can be asked for by.
         endpoint: Its path.
         legs: This server's share, per answer.
-        others: Shares of other servers, as they told them.
+        others: Shares of other servers, as they reported them.
         status: 0 while it runs.
         error: Why it failed.
     """

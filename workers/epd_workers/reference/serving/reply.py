@@ -75,7 +75,7 @@ async def document(
 async def events(
     request: web.Request, source: AsyncIterator[Delta], count: int, form: Format, headers: dict[str, str]
 ) -> tuple[web.StreamResponse, Exception | None]:
-    """Answer with server-sent events; also return what ended the stream early, which the client was told as an event.
+    """Answer with server-sent events; also return what ended the stream early, which the client got as an event.
 
     The head is sent with the first token: until then a failure still has a status of its own.
     """

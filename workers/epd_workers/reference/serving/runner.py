@@ -51,7 +51,7 @@ class Runner(Protocol):
         """Answer one job."""
 
     def abandon(self, job: Job, error: Exception) -> None:
-        """Let whoever waits for a job's other half know that it failed, perhaps before it was begun."""
+        """Report the failure to the job's other half, if that waits; perhaps before the job was begun."""
 
 
 class Queues:
@@ -95,7 +95,7 @@ class LoneRunner:
         self.queues = Queues()
 
     def abandon(self, job: Job, error: Exception) -> None:
-        """Do nothing: a failure here is seen by the client alone."""
+        """Do nothing: only the client sees a failure here."""
 
 
 class AggregatedRunner(LoneRunner):

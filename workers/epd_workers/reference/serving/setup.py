@@ -1,4 +1,4 @@
-"""From options to a loaded model and to what the engine and the transfer are told; everything that may not fit."""
+"""From options to a loaded model and to the settings of engine and transfer; reports everything that does not fit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _operations(options: Options) -> Operations:
     except dispatch.Unavailable as error:
         raise UsageError([f"--kernels is {options.kernels!r}: {error} (--kernels torch)"]) from None
     if operations.name == "triton" and options.kv_cache_dtype == "bf16":
-        raise UsageError(["--kv-cache-dtype is 'bf16': Triton's kernels read fp4 alone, give that or --kernels torch"])
+        raise UsageError(["--kv-cache-dtype is 'bf16': Triton's kernels read only fp4; give that or --kernels torch"])
     return operations
 
 
@@ -117,7 +117,7 @@ def _other_faults(where: Path) -> tuple[str, ...]:
 
 
 def _unfit(model: LoadedModel) -> list[str]:
-    """Where tokenizer and configuration, each fine alone, speak of different ids."""
+    """Where tokenizer and configuration, each fine by itself, disagree on ids."""
     config, tokenizer = model.weights.config, model.tokenizer
     pairs = (
         ("text_config.vocab_size", config.text.vocab_size, tokenizer.vocab_size),
@@ -125,9 +125,9 @@ def _unfit(model: LoadedModel) -> list[str]:
         ("text_config.eos_token_id", config.text.eos_token_id, tokenizer.eos_id),
     )
     return [
-        f"config.json: {name} is {message}: tokenizer.json has {has}; copy both from one checkpoint"
-        for name, message, has in pairs
-        if message != has
+        f"config.json: {name} is {value}: tokenizer.json has {expected}; copy both from one checkpoint"
+        for name, value, expected in pairs
+        if value != expected
     ]
 
 

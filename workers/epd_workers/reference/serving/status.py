@@ -1,4 +1,4 @@
-"""The routes that tell what this server is and how busy it is."""
+"""The routes that report what this server is and how busy it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp import web
 from epd_workers import __version__
 from epd_workers.reference.model.config import ARCHITECTURE, MODEL_TYPE
 from epd_workers.reference.serving.admission import State
-from epd_workers.reference.serving.cache_report import Report
+from epd_workers.reference.serving.cache_report import CacheReport
 from epd_workers.reference.serving.errors import ApiError, busy, invalid
 from epd_workers.reference.serving.metrics import Throughput
 from epd_workers.reference.serving.options import PROMPTED
@@ -41,14 +41,14 @@ MAX_DIGITS = 9
 
 @dataclass(frozen=True)
 class Status:
-    """Everything that the status routes tell.
+    """Everything that the status routes report.
 
     Attributes:
         options: How this server was started.
         layout: The shape of what it hands over.
         model: What it serves.
         geometry: Sizes of its caches.
-        engine: Whose load is told.
+        engine: Whose load is reported.
         admission: Whether requests are taken.
         queues: Jobs at each point of a transfer.
         early_peers: Counts decode servers that wait for a request which has not come.
@@ -107,13 +107,13 @@ class Status:
             **{f"num_{name}": value for name, value in self._pd_queues().items()},
         }
 
-    def report(self) -> Report:
+    def report(self) -> CacheReport:
         """Return what caches and replay did until now."""
         state, split = self.engine.replay(), self.model.weights.config.text.split
         if self.options.role not in PROMPTED:
-            # What a decode server is told of replay is what its prefill servers do.
+            # A decode server's replay flags describe what its prefill servers do.
             state = replace(state, decoder_reason="TurnedOff", preset="")
-        return Report(state, self.engine.load(), self.geometry, split)
+        return CacheReport(state, self.engine.load(), self.geometry, split)
 
     def _pd_queues(self) -> dict[str, int]:
         return {
@@ -264,7 +264,7 @@ class Status:
         name = request.match_info["id"]
         records = self.records.find(name)
         if not records:
-            message = f"no request {name[:256]!r} is remembered here; only the last ones are"
+            message = f"request {name[:256]!r} is not among the last requests of this server"
             raise ApiError(404, message, code="request_not_found", param="id")
         return web.json_response({"id": name, "requests": [record.state() for record in records]})
 

@@ -50,7 +50,7 @@ class TextCutter:
 
     def push(self, step: Step) -> str:
         """Return the text that has become final with this step."""
-        # A matched stop id ends the answer and is no part of it.
+        # A matched stop id ends the answer and is not part of it.
         if not isinstance(step.matched_stop, int):
             self._held += self._detokenizer.push(step.token_id)
         if step.finish:

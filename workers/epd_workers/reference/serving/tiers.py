@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Tiers:
-    """The window pool and the folder of pages that a server was told of.
+    """The window pool and the folder of pages that a server is configured with.
 
     Neither has to be there for the server to work: what is missing costs time, never a request.
 
@@ -60,12 +60,12 @@ class Tiers:
         return Stores(windows=self._pool, pages=self._disk, approximate=self._approximate)
 
     def state(self) -> dict[str, Any]:
-        """As `/server_info` tells it."""
+        """As `/server_info` reports it."""
         pool = self._pool and self._pool.report()
         return {"swa_pool": pool and asdict(pool), "kv_disk": self._disk and asdict(self._disk.stats)}
 
     def close(self) -> None:
-        """Give what was handed in a moment to be stored, then give both up. Waits a few seconds at most."""
+        """Give what was handed in a moment to be stored, then close both. Waits a few seconds at most."""
         # Pages first: a window is of no use without them.
         if self._disk is not None:
             self._disk.close()

@@ -1,4 +1,4 @@
-"""Kinds of command line arguments whose bounds are told with their value."""
+"""Types of command-line arguments that report a bad value with its bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def whole(low: int) -> Callable[[str], int]:
         except ValueError:
             value = low - 1
         if value < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {low} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {low} or more")
         return value
 
     return read
@@ -34,7 +34,7 @@ def number(*, zero: bool) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-            raise argparse.ArgumentTypeError(f"{text!r} is no number {'from 0 on' if zero else 'above 0'}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {'of 0 or more' if zero else 'above 0'}")
         return value
 
     return read

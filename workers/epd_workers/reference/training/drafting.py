@@ -30,10 +30,10 @@ def teach(learner: Learner, batch: Batch, options: Options, rng: Random) -> tupl
         right, and how many there were.
     """
     with torch.no_grad():
-        result, _ = learner.run(batch, options)
+        trunk, _ = learner.run(batch, options)
     block = learner.model.config.text.dspark_block_size
     anchors = torch.tensor([_places(weights, block, rng) for weights in batch.weights])
-    lesson = learner.model.mtp.teach(Text(batch.ids, result.features), anchors, learner.model, formats.WINDOW)
+    lesson = learner.model.mtp.teach(Text(batch.ids, trunk.features), anchors, learner.model, formats.WINDOW)
     around = torch.arange(batch.ids.shape[0])[:, None, None]
     aims = anchors[..., None] + 2 + torch.arange(block)
     counted = batch.weights[around, aims] == 1

@@ -63,16 +63,15 @@ MODES: Final = (
 
 
 class Examinee:
-    """A checkpoint that answers questions in one mode."""
+    """A checkpoint that answers questions in one mode.
+
+    Args:
+        model: The checkpoint.
+        mode: How to serve.
+        longest: Tokens of the longest prompt.
+    """
 
     def __init__(self, model: LoadedModel, mode: Mode, longest: int) -> None:
-        """Bind the model to caches of its own.
-
-        Args:
-            model: The checkpoint.
-            mode: How to serve.
-            longest: Tokens of the longest prompt.
-        """
         pages = -(-(longest + _LONGEST_ANSWER) // _PAGE)
         self._model, self._mode = model, mode
         self._pool = KvPool(model.geometry(_PAGE, mode.cache_type), pages, pages)
@@ -95,11 +94,11 @@ class Examinee:
 
     def _prefill(self, sequence: CachedSequence, prompt: list[int], rows: Tensor | None) -> int:
         hit = max(0, len(prompt) - _OWN) // 2 * 2 if self._mode.hit else 0
-        again = min(hit, self._model.config.window)
+        replayed = min(hit, self._model.config.window)
         if hit:
             self._forward([self._extend(sequence, prompt, rows, range(hit))])
-            sequence.history = self._model.history(prompt[: hit - again])
-        extend = self._extend(sequence, prompt, rows, range(hit - again, len(prompt)))
+            sequence.history = self._model.history(prompt[: hit - replayed])
+        extend = self._extend(sequence, prompt, rows, range(hit - replayed, len(prompt)))
         return int(self._forward([extend]).logits[0][-1].argmax())
 
     def _extend(self, sequence: CachedSequence, prompt: list[int], rows: Tensor | None, span: range) -> Extend:
@@ -143,7 +142,7 @@ def examine(
         model: The checkpoint.
         mode: How to serve.
         cases: The questions.
-        tell: Hears after each question how many are done, and of how many.
+        tell: Called after each question with how many are done, and of how many.
     """
     examinee = Examinee(model, mode, max(len(case.prompt) for case in cases))
     right: dict[str, list[bool]] = defaultdict(list)
@@ -169,8 +168,8 @@ def table(results: Mapping[str, Mapping[str, float]]) -> str:
     groups = list(next(iter(results.values())))
     lines = ["| mode | " + " | ".join(groups) + " |", "|---|" + "---:|" * len(groups)]
     lines += [
-        f"| {mode} | " + " | ".join(f"{100 * result[group]:.1f}" for group in groups) + " |"
-        for mode, result in results.items()
+        f"| {mode} | " + " | ".join(f"{100 * shares[group]:.1f}" for group in groups) + " |"
+        for mode, shares in results.items()
     ]
     return "\n".join(lines)
 

@@ -57,7 +57,7 @@ class Probe(nn.Module):
 
 
 class Reader(nn.Module):
-    """Linear readings of whom and what a recalled fact is about, thrown away after training.
+    """Linear probes for the person and the topic of a mentioned fact, thrown away after training.
 
     They are read off the rows that become global entries: at a fact's last word, and where that word is asked for. The
     same reading for both makes the two alike, which is what attention needs to find one from the other.
@@ -69,11 +69,11 @@ class Reader(nn.Module):
         self.topic = nn.Linear(hidden, len(TOPICS))
 
     @override
-    def forward(self, rows: Tensor, recalls: Tensor) -> Tensor:
-        """Cross entropy of rows [batch, tokens, d] at the recalls [n, 5] of `Batch`."""
-        read = rows[recalls[:, 0], recalls[:, 1]]
-        name = functional.cross_entropy(self.name(read), recalls[:, 3])
-        return name + functional.cross_entropy(self.topic(read), recalls[:, 4])
+    def forward(self, rows: Tensor, mentions: Tensor) -> Tensor:
+        """Cross entropy of rows [batch, tokens, d] at the mentions [n, 5] of `Batch`."""
+        read = rows[mentions[:, 0], mentions[:, 1]]
+        name = functional.cross_entropy(self.name(read), mentions[:, 3])
+        return name + functional.cross_entropy(self.topic(read), mentions[:, 4])
 
 
 class Score(NamedTuple):
@@ -163,14 +163,14 @@ class Learner:
             text=text,
             cells=self.probe(seen.cells, batch.pictures.cells)[0] if seen and batch.pictures else zero,
             distillation=torch.stack(result.distillation).mean() if result.distillation else zero,
-            reading=self._read(result, batch) if len(batch.recalls) else zero,
+            reading=self._read(result, batch) if len(batch.mentions) else zero,
             missed=torch.stack(result.missed).mean() if result.missed else zero,
             right=right,
             answers=int(ends.sum()),
         )
 
     def _read(self, result: Result, batch: Batch) -> Tensor:
-        losses = [reader(result.sources[int(i)], batch.recalls) for i, reader in self.readers.items()]
+        losses = [reader(result.sources[int(i)], batch.mentions) for i, reader in self.readers.items()]
         return torch.stack(losses).mean()
 
     @torch.no_grad()

@@ -28,18 +28,17 @@ _TINY: Final = 1e-8
 
 
 class Muon(torch.optim.Optimizer):
-    """Both rules behind one interface; a group says by `matrix` which it is."""
+    """Both rules behind one interface; a group says by `matrix` which it is.
+
+    Args:
+        named: Parameters by name; embeddings, heads and tables go to Adam.
+        rate: Highest learning rate of a parameter, by its name.
+        decay: Weight decay of all.
+    """
 
     def __init__(
         self, named: Iterable[tuple[str, nn.Parameter]], rate: Callable[[str], float], decay: float = 0.01
     ) -> None:
-        """Sort parameters into the two rules.
-
-        Args:
-            named: Parameters by name; embeddings, heads and tables go to Adam.
-            rate: Highest learning rate of a parameter, by its name.
-            decay: Weight decay of all.
-        """
         sorted_out: dict[tuple[bool, float], list[nn.Parameter]] = {}
         for name, parameter in named:
             key = parameter.dim() >= 2 and not _looked_up(name), rate(name)

@@ -46,13 +46,13 @@ def image_cases(writer: Writer, vision: VisionConfig, count: int, seed: int) -> 
     cases: list[Case] = []
     kinds = ("describe", "colour", "where", "count", "exists", "at")
     while len(cases) < count:
-        result = Scene.draw(rng, scenes.size(rng), held=True)
-        turn = _of_kind(result.turns(rng), kinds[len(cases) % len(kinds)])
+        scene = Scene.draw(rng, scenes.size(rng), held=True)
+        turn = _of_kind(scene.turns(rng), kinds[len(cases) % len(kinds)])
         if turn is None:
             continue
-        plan = image.plan(result.width, result.height, vision)
+        plan = image.plan(scene.width, scene.height, vision)
         prompt = writer.prompt(turn.question, None, plan)
-        cases.append(Case(f"image {turn.kind}", prompt, turn.answer, result.image(rng)))
+        cases.append(Case(f"image {turn.kind}", prompt, turn.answer, scene.image(rng)))
     return cases
 
 

@@ -37,14 +37,14 @@ RESTATED_WEIGHT: Final = 0.9
 _SYSTEM_STORY: Final = 0.15
 
 
-class Recall(NamedTuple):
-    """A place where a fact is told again, or told at first.
+class Mention(NamedTuple):
+    """A place where the text mentions a fact, for the first time or again.
 
     Attributes:
-        before: Position of the token behind which its last word follows.
-        stated: Position of that word where the fact was told first.
-        name: Number of whom it is about.
-        topic: Number of what of them.
+        before: Position of the token that the mention's last word follows.
+        stated: Position of that word in the first mention.
+        name: Index of the person that the fact is about, in `NAMES`.
+        topic: Index of its topic, in `story.TOPICS`.
     """
 
     before: int
@@ -55,11 +55,11 @@ class Recall(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One dialogue: ids, for each how much its prediction counts, what it recalls, and which tokens look where."""
+    """One dialogue: ids, the weight of each one's prediction, the mentions of facts, and which tokens look where."""
 
     ids: list[int]
     weights: list[float]
-    recalls: tuple[Recall, ...] = ()
+    mentions: tuple[Mention, ...] = ()
     aims: tuple[tuple[int, int], ...] = ()
 
 
@@ -87,7 +87,7 @@ class Batch:
         ids: [batch, tokens] int64.
         image: [batch, tokens], true at image positions.
         weights: [batch, tokens], of the prediction of each token from those before it.
-        recalls: Which dialogue and the numbers of each `Recall`, [n, 5] int64.
+        mentions: Dialogue and fields of each `Mention`, [n, 5] int64.
         aims: Dialogue, token, and the earlier token that it should look at, [n, 3] int64.
         pictures: One per dialogue, or none at all.
     """
@@ -95,7 +95,7 @@ class Batch:
     ids: Tensor
     image: Tensor
     weights: Tensor
-    recalls: Tensor
+    mentions: Tensor
     aims: Tensor
     pictures: Pictures | None
 
@@ -158,19 +158,19 @@ class Writer:
         """Dialogues about pictures of one size, each with at most so many turns."""
         size = scenes.size(rng)
         plan = image.plan(*size, self._vision)
-        result = [Scene.draw(rng, size, held=False) for _ in range(count)]
+        drawn = [Scene.draw(rng, size, held=False) for _ in range(count)]
         samples = []
-        for one in result:
-            asked = one.turns(rng)
+        for scene in drawn:
+            asked = scene.turns(rng)
             rng.shuffle(asked)
             opening = self.prompt(varied(asked[0].question, rng), system_prompt(rng), plan)
-            samples.append(self._looking(self.sample(opening, asked[:turns], rng), asked[:turns], one, plan))
-        return self.collate(samples, self.pictures(result, rng))
+            samples.append(self._looking(self.sample(opening, asked[:turns], rng), asked[:turns], scene, plan))
+        return self.collate(samples, self.pictures(drawn, rng))
 
-    def _looking(self, sample: Sample, turns: Sequence[Turn], one: Scene, plan: Plan) -> Sample:
+    def _looking(self, sample: Sample, turns: Sequence[Turn], scene: Scene, plan: Plan) -> Sample:
         """Add at which cell each word of an answer should look."""
         start = sample.ids.index(self._tokenizer.image_id) + 1
-        cells = [_cell(one, thing, plan, self._vision) for thing in one.things]
+        cells = [_cell(scene, thing, plan, self._vision) for thing in scene.things]
         tokens = [start + line * (plan.cells[1] + 1) + column for line, column in cells]
         parted = {*self._tokenizer.encode(","), *self._tokenizer.encode(" and")}
         aims = []
@@ -193,11 +193,11 @@ class Writer:
         size = scenes.size(rng)
         return self.pictures([Scene.draw(rng, size, held=False) for _ in range(count)], rng)
 
-    def pictures(self, result: Sequence[Scene], rng: Random) -> Pictures:
+    def pictures(self, drawn: Sequence[Scene], rng: Random) -> Pictures:
         """Draw scenes of one size."""
-        plan = image.plan(result[0].width, result[0].height, self._vision)
-        patches = torch.stack([image.patches(one.image(rng), plan) for one in result])
-        return Pictures(patches, plan, torch.stack([_cells(one, plan, self._vision) for one in result]))
+        plan = image.plan(drawn[0].width, drawn[0].height, self._vision)
+        patches = torch.stack([image.patches(scene.image(rng), plan) for scene in drawn])
+        return Pictures(patches, plan, torch.stack([_cells(scene, plan, self._vision) for scene in drawn]))
 
     def story_batch(self, rng: Random, count: int, tokens: int, turns: int, restated: float) -> Batch:
         """Stories of about so many tokens with questions about them behind.
@@ -213,17 +213,17 @@ class Writer:
 
     def _story(self, rng: Random, tokens: int, turns: int, restated: float) -> Sample:
         known = story.facts(rng, turns + rng.randint(0, turns // 2), held=False)
-        again = [fact for fact in known if rng.random() < restated]
-        rng.shuffle(again)
+        repeated = [fact for fact in known if rng.random() < restated]
+        rng.shuffle(repeated)
         idle: list[str] = []
-        length = sum(self.length(fact.statement) for fact in (*known, *again))
+        length = sum(self.length(fact.statement) for fact in (*known, *repeated))
         while length < tokens:
             idle.append(story.idle(rng))
             length += self.length(idle[-1])
-        reported: list[Fact | str] = [*known, *idle]
-        rng.shuffle(reported)
-        reported += again
-        text = " ".join(part if isinstance(part, str) else part.statement for part in reported)
+        sentences: list[Fact | str] = [*known, *idle]
+        rng.shuffle(sentences)
+        sentences += repeated
+        text = " ".join(part if isinstance(part, str) else part.statement for part in sentences)
         asked = rng.sample(known, turns)
         first = varied(asked[0].turn.question, rng)
         if rng.random() < _SYSTEM_STORY:
@@ -231,26 +231,26 @@ class Writer:
         else:
             opening = self.prompt(f"{text} {first}", system_prompt(rng), None)
         sample = self.sample(opening, [fact.turn for fact in asked], rng)
-        return self._recalling(sample, reported, asked, text)
+        return self._with_mentions(sample, sentences, asked, text)
 
-    def _recalling(self, sample: Sample, reported: list[Fact | str], asked: list[Fact], text: str) -> Sample:
-        """Add what is recalled where, and let restated facts count."""
+    def _with_mentions(self, sample: Sample, sentences: list[Fact | str], asked: list[Fact], text: str) -> Sample:
+        """Add the mentions of facts, and let restated facts count."""
         at = _find(sample.ids, self._tokenizer.encode(text))
-        message: dict[Fact, int] = {}
-        recalls = []
+        stated: dict[Fact, int] = {}
+        mentions = []
         weights = list(sample.weights)
-        for i, part in enumerate(reported):
+        for i, part in enumerate(sentences):
             fact = part if isinstance(part, Fact) else None
             at += len(self._tokenizer.encode((" " if i else "") + (fact.statement if fact else str(part))))
             if fact:
                 # Behind the last word stands the full stop.
                 word = at - 2
-                if fact in message:
+                if fact in stated:
                     weights[word] = RESTATED_WEIGHT
-                recalls.append(_recall(fact, word - 1 if fact in message else word, message.setdefault(fact, word)))
-        recalls += [_recall(fact, end - 3, message[fact]) for fact, end in zip(asked, self._ends(sample), strict=True)]
-        aims = tuple((recall.before, recall.stated) for recall in recalls if recall.before > recall.stated)
-        return Sample(sample.ids, weights, tuple(recalls), aims)
+                mentions.append(_mention(fact, word - 1 if fact in stated else word, stated.setdefault(fact, word)))
+        mentions += [_mention(fact, end - 3, stated[fact]) for fact, end in zip(asked, self._ends(sample), strict=True)]
+        aims = tuple((mention.before, mention.stated) for mention in mentions if mention.before > mention.stated)
+        return Sample(sample.ids, weights, tuple(mentions), aims)
 
     def collate(self, samples: Sequence[Sample], pictures: Pictures | None) -> Batch:
         """Pad to the longest, with weight 0."""
@@ -259,35 +259,35 @@ class Writer:
         ids = torch.tensor([sample.ids + [pad] * (most - len(sample.ids)) for sample in samples])
         weights = torch.tensor([sample.weights + [0.0] * (most - len(sample.ids)) for sample in samples])
         image_at = ids == self._tokenizer.image_id
-        recalls = torch.tensor(
-            [(i, *recall) for i, sample in enumerate(samples) for recall in sample.recalls], dtype=torch.int64
+        mentions = torch.tensor(
+            [(i, *mention) for i, sample in enumerate(samples) for mention in sample.mentions], dtype=torch.int64
         )
         aims = torch.tensor([(i, *aim) for i, sample in enumerate(samples) for aim in sample.aims], dtype=torch.int64)
         counted = weights.masked_fill(image_at, 0)
-        return Batch(ids, image_at, counted, recalls.view(-1, 5), aims.view(-1, 3), pictures)
+        return Batch(ids, image_at, counted, mentions.view(-1, 5), aims.view(-1, 3), pictures)
 
 
-def _cells(one: Scene, plan: Plan, vision: VisionConfig) -> Tensor:
+def _cells(scene: Scene, plan: Plan, vision: VisionConfig) -> Tensor:
     """What stands in each cell, as `Pictures.cells` says."""
     cells = torch.zeros(*plan.cells, 3, dtype=torch.int64)
-    for thing in one.things:
+    for thing in scene.things:
         numbers = SHAPES.index(thing.shape) + 1, list(COLOURS).index(thing.colour) + 1, thing.place
-        cells[_cell(one, thing, plan, vision)] = torch.tensor(numbers)
+        cells[_cell(scene, thing, plan, vision)] = torch.tensor(numbers)
     return cells.flatten(0, 1)
 
 
-def _cell(one: Scene, thing: Thing, plan: Plan, vision: VisionConfig) -> tuple[int, int]:
+def _cell(scene: Scene, thing: Thing, plan: Plan, vision: VisionConfig) -> tuple[int, int]:
     """Line and column of the cell that holds a thing's centre."""
     width, height = plan.size
-    scale = min(width / one.width, height / one.height)
+    scale = min(width / scene.width, height / scene.height)
     side = plan.patch * vision.downsample_ratio
-    x = (width - one.width * scale) / 2 + thing.x * one.width * scale
-    y = (height - one.height * scale) / 2 + thing.y * one.height * scale
+    x = (width - scene.width * scale) / 2 + thing.x * scene.width * scale
+    y = (height - scene.height * scale) / 2 + thing.y * scene.height * scale
     return min(int(y / side), plan.cells[0] - 1), min(int(x / side), plan.cells[1] - 1)
 
 
-def _recall(fact: Fact, before: int, message: int) -> Recall:
-    return Recall(before, message, NAMES.index(fact.name), story.TOPICS.index(fact.topic))
+def _mention(fact: Fact, before: int, stated: int) -> Mention:
+    return Mention(before, stated, NAMES.index(fact.name), story.TOPICS.index(fact.topic))
 
 
 def _find(ids: list[int], run: list[int]) -> int:

@@ -140,9 +140,9 @@ class Scene:
 
     def _at(self, rng: Random) -> Turn:
         place = rng.choice(self.things).place if rng.random() < 0.75 else rng.randrange(len(PLACES_IN_PICTURE))
-        result = [thing for thing in self.things if thing.place == place]
-        answer = _sentence(_a(result[0].name)) if result else "Nothing."
-        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", self._about(result[0]) if result else ())
+        there = [thing for thing in self.things if thing.place == place]
+        answer = _sentence(_a(there[0].name)) if there else "Nothing."
+        return Turn(f"What is {PLACES_IN_PICTURE[place]}?", answer, "at", self._about(there[0]) if there else ())
 
     def _colour(self, rng: Random, thing: Thing) -> Turn:
         question = rng.choice(("What colour is the {}?", "What color is the {}?", "Tell me the colour of the {}."))

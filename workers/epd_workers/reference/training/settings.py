@@ -1,4 +1,4 @@
-"""What a run of `epd-reference train` is told, and whether it can begin or go on."""
+"""The settings of a run of `epd-reference train`, and whether it can begin or go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """What the command line says."""
 
     out: Path
@@ -56,7 +56,7 @@ class Settings:
         return self.out / STATE
 
 
-def begin(settings: Settings) -> float:
+def begin(settings: TrainingSettings) -> float:
     """Make the folder and see that what the run needs is there.
 
     Returns:
@@ -81,21 +81,21 @@ def begin(settings: Settings) -> float:
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    anew = "leave --resume out to begin anew"
+    fresh = "leave --resume out to start over"
     if not path.exists():
-        raise Unfit(f"--resume: {path} is missing; {anew}")
+        raise Unfit(f"--resume: {path} is missing; {fresh}")
     try:
         state = torch.load(path, weights_only=True)
     except Exception as error:
         # Torch raises nearly anything for a damaged file.
         first = str(error).partition("\n")[0]
-        raise Unfit(f"--resume: {path} cannot be read: {first}; {anew}") from error
+        raise Unfit(f"--resume: {path} cannot be read: {first}; {fresh}") from error
     if not isinstance(state, dict) or not _KEPT | {"seed", "steps", "rate", "processes"} <= state.keys():
-        raise Unfit(f"--resume: {path} is no state of a run of this version; {anew}")
+        raise Unfit(f"--resume: {path} is not the state of a run of this version; {fresh}")
     return state
 
 
-def parse(argv: Sequence[str] | None) -> Settings:
+def parse(argv: Sequence[str] | None) -> TrainingSettings:
     """Read the command line; ends the process where it is wrong."""
     parser = argparse.ArgumentParser(
         prog="epd-reference train",
@@ -121,4 +121,4 @@ def parse(argv: Sequence[str] | None) -> Settings:
     parser.add_argument(
         "--report-seconds", type=number(zero=True), default=10.0, help="between progress lines (%(default)s)"
     )
-    return Settings(**vars(parser.parse_args(argv)))
+    return TrainingSettings(**vars(parser.parse_args(argv)))

@@ -32,8 +32,8 @@ class Fact:
     """A statement and the question it answers.
 
     Attributes:
-        name: Whom it is about.
-        topic: What of them; no two facts of a story share name and topic.
+        name: The person it is about.
+        topic: What it says about them; no two facts of a story share name and topic.
         statement: Its last word is the answer's.
         turn: The question.
     """

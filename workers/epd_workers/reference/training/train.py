@@ -32,7 +32,7 @@ from epd_workers.reference.training.learner import Learner, Score
 from epd_workers.reference.training.optimizer import Muon
 from epd_workers.reference.training.sample import Batch, Writer
 from epd_workers.reference.training.schedule import Stage, rate, stage
-from epd_workers.reference.training.settings import STATE, Settings, Unfit, begin, parse
+from epd_workers.reference.training.settings import STATE, TrainingSettings, Unfit, begin, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class _Tally:
 class Trainer:
     """One process of a run."""
 
-    def __init__(self, settings: Settings, rank: int) -> None:
+    def __init__(self, settings: TrainingSettings, rank: int) -> None:
         self.settings, self.rank = settings, rank
         tokenizer = Tokenizer.load(settings.out / "tokenizer.json")
         self.writer = Writer(tokenizer, SHIPPED.vision)
@@ -301,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(settings: Settings) -> None:
+def _run(settings: TrainingSettings) -> None:
     with tempfile.TemporaryDirectory() as meeting:
         _spawned(_work, (settings, meeting), settings.processes)
 
@@ -314,17 +314,17 @@ def _spawned(work: Callable[..., None], arguments: tuple[object, ...], count: in
         while not context.join():
             pass
     finally:
-        # An interrupt may have come to this process alone, which would wait for them at its end.
+        # An interrupt may have reached only this process, which would wait for the others at its end.
         for process in context.processes:
             process.terminate()
             process.join()
 
 
-def _examine(_rank: int, settings: Settings, minutes: float) -> None:
+def _examine(_rank: int, settings: TrainingSettings, minutes: float) -> None:
     """Ask the new checkpoint what it was not taught, and write down how it was made."""
     torch.set_num_threads(1)
     model = LoadedModel.load(settings.out)
-    result = examine(model, MODES[0], quiz(model, settings.cases), progress("examination"))
+    accuracy = examine(model, MODES[0], quiz(model, settings.cases), progress("examination"))
     probe = PROBE if _knows(model) else None
     if probe is None:
         sys.stderr.write("epd-reference train: this checkpoint cannot answer the question that servers ask at their ")
@@ -333,7 +333,7 @@ def _examine(_rank: int, settings: Settings, minutes: float) -> None:
         **{name: getattr(settings, name) for name in ("seed", "tower_steps", "steps", "draft_steps")},
         "minutes": minutes,
         "cases": settings.cases,
-        "accuracy": {group: round(part, 4) for group, part in result.items()},
+        "accuracy": {group: round(part, 4) for group, part in accuracy.items()},
         "probe": probe,
         "checkpoint": model.config.digest,
     }
@@ -347,7 +347,7 @@ def _knows(model: LoadedModel) -> bool:
     return model.tokenizer.decode(examinee.answer(ids, None)) == PROBE["answer"]
 
 
-def _work(rank: int, settings: Settings, meeting: str) -> None:
+def _work(rank: int, settings: TrainingSettings, meeting: str) -> None:
     """What each process does."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

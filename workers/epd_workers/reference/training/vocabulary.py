@@ -1,7 +1,7 @@
 """The words of the synthetic world, and the tokenizer file that knows each of them as one piece.
 
 The tricky idea: pieces are looked up whole (`ignore_merges`), so a word of any length costs one id and no merge table
-is needed; whatever is no listed word falls apart into bytes.
+is needed; whatever is not a listed word is split into bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bootstrap table of a prefill server: where its ranks listen and what their pages look like.
 
 Protocol as SGLang's: ``PUT /route`` per rank; ``GET /route`` with all of ``prefill_dp_rank``, ``prefill_cp_rank``,
-``target_tp_rank`` and ``target_pp_rank`` -1 tells the server's shape (503 until every rank has registered), with real
+``target_tp_rank`` and ``target_pp_rank`` -1 returns the server's shape (503 until every rank has registered), with real
 ranks one rank's address (404 when unknown). ``GET /health`` says only that the listener is up.
 """
 
@@ -48,7 +48,7 @@ class Shape:
     prefill_http_port: int
 
     def state(self) -> dict[str, Any]:
-        """Return the shape as ``GET /route`` tells it."""
+        """Return the shape as ``GET /route`` reports it."""
         dp, cp, tp, pp = self.sizes
         return {
             "dp_size": dp,
@@ -173,7 +173,7 @@ def _from_here(request: web.Request) -> bool:
 
 
 class BootstrapTable:
-    """The registered ranks of one prefill server, and the HTTP routes that fill and tell them."""
+    """The registered ranks of one prefill server, and the HTTP routes that fill and report them."""
 
     def __init__(self) -> None:
         self._ranks: dict[tuple[int, int, int, int], Rank] = {}
@@ -218,8 +218,8 @@ class BootstrapTable:
     def _refusal(self, rank: Rank, caller: str) -> str:
         """Why ``caller`` may not register ``rank``; empty when it may.
 
-        Nothing else on this port tells a rank from a stranger who would draw all decode servers to itself: a rank
-        registers its own address, and its place is then taken.
+        Nothing else on this port distinguishes a rank from a stranger that would draw all decode servers to itself: a
+        rank registers its own address, and its place is then taken.
         """
         if caller != rank.ip:
             return f"its address is {rank.ip}, the call comes from {caller}"

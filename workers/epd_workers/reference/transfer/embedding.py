@@ -132,7 +132,7 @@ async def push(context: zmq.asyncio.Context, host: str, port: int, embedding: Em
 
 
 class EmbeddingInbox:
-    """One request's PULL socket: hands each part to whoever waits for its ``req_id``, ignores everything else."""
+    """One request's PULL socket: hands each part to the waiter for its ``req_id``, ignores everything else."""
 
     def __init__(self, context: zmq.asyncio.Context, host: str, hidden: int) -> None:
         self._hidden = hidden
@@ -167,7 +167,7 @@ class EmbeddingInbox:
             try:
                 embedding = Embedding.unpack(frames, self._hidden)
             except EmbeddingError:
-                continue  # a stranger's message: whoever waits for a part has a deadline of its own
+                continue  # a stranger's message: requests that wait for a part have deadlines of their own
             future = self._waiting.get(embedding.req_id)
             if future is not None and not future.done():
                 future.set_result(embedding)

@@ -63,8 +63,14 @@ class _Part:
 class EncoderPool:
     """The prefill's client of all encoders.
 
-    Attributes of the constructor: ``bind_host`` and ``advertised_host`` are where embeddings are awaited and the
-    address told to encoders; ``hidden`` is the width of an embedding row; ``seconds`` bounds one try of one part.
+    Args:
+        registry: The encoders.
+        session: Shared HTTP session.
+        context: Of the sockets.
+        bind_host: Where embeddings are awaited.
+        advertised_host: The address of that for encoders.
+        hidden: Width of an embedding row.
+        seconds: Bound of one try of one part.
     """
 
     def __init__(
@@ -118,7 +124,7 @@ class EncoderPool:
             try:
                 embedding = await within(self._seconds, self._call(url, req_id, part, inbox))
             except (aiohttp.ClientError, OSError, TimeoutError, _EncoderError) as error:
-                # Three full queues in a row are no sign of a dead encoder: its health probe tells those apart.
+                # Three full queues in a row do not mean a dead encoder: its health probe distinguishes the two.
                 if not isinstance(error, _BusyError):
                     self._registry.missed(url)
                 failures.append(f"{url}: {describe(error)}")

@@ -60,5 +60,5 @@ class PeerFailedError(TransferError):
         return cls(text if status < 500 else f"the prefill server failed room {room}: {text}", status=status, code=code)
 
     def meta(self) -> dict[str, Any]:
-        """Return what the peer is told."""
+        """Return the error for the peer."""
         return {"message": str(self), "status": self.status, "code": self.code}

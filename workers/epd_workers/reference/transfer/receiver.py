@@ -53,7 +53,7 @@ class Receiver:
     Attributes:
         layout: The shape of this server's pieces.
         max_pages: The most pages that one request may have here.
-        name: This server's name, told to the prefill for its records.
+        name: This server's name, which the prefill records.
         timeouts: Bounds of the waits.
     """
 

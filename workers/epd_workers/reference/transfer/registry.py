@@ -129,7 +129,7 @@ class EncoderRegistry:
             known = self.remove(await _url(request))
         except ValueError as error:
             return web.json_response({"status": "error", "message": str(error)}, status=400)
-        # Level-triggered callers repeat themselves: taking out what is not there is no fault.
+        # Level-triggered callers repeat themselves: removing what is not there is not a fault.
         return web.json_response({"status": "ok", "known": known})
 
     async def _list(self, _request: web.Request) -> web.Response:

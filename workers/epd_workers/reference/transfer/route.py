@@ -55,7 +55,7 @@ async def register(session: aiohttp.ClientSession, base: str, rank: Rank, tries:
 async def find(session: aiohttp.ClientSession, base: str, layout: Layout, seconds: float) -> Route:
     """Ask the table at ``base`` for its rank and check that its pages fit ``layout``.
 
-    Nothing is kept between calls: a prefill that restarts at the same address is found anew at once.
+    Nothing is kept between calls: a prefill that restarts at the same address is found again at once.
 
     Raises:
         TransferError: The pages do not fit, or no complete table answered within ``seconds``.
@@ -106,7 +106,7 @@ async def _get(session: aiohttp.ClientSession, base: str, rank: int) -> dict[str
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise TransferError(f"the bootstrap table at {base} cannot be asked: {describe(error)}") from error
     if not isinstance(value, dict):
-        raise TransferError(f"the bootstrap table at {base} answered no JSON object")
+        raise TransferError(f"the bootstrap table at {base} did not answer with a JSON object")
     return value
 
 

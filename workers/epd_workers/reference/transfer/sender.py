@@ -40,7 +40,7 @@ class _Hello:
 
 
 Explain = Callable[[BaseException], PeerFailedError]
-"""What a decode server is told of a failure of its other half."""
+"""What a decode server learns of a failure of its other half."""
 
 
 def _plain(error: BaseException) -> PeerFailedError:
@@ -87,7 +87,7 @@ class PageServer:
 
     @contextlib.asynccontextmanager
     async def open(self, number: int) -> AsyncIterator[Room]:
-        """Hold a room for one request; a failure inside is told to the peer.
+        """Hold a room for one request; a failure inside is reported to the peer.
 
         Raises:
             DuplicateRoomError: The room is in use.

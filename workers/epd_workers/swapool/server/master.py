@@ -45,7 +45,7 @@ class MasterProgram:
         """Return the command line, with every setting that matters spelt out.
 
         Raises:
-            MissingProgram: There is no master here.
+            MissingProgram: The master is not installed.
         """
         try:
             program = installed("mooncake", "mooncake_master")
@@ -64,9 +64,9 @@ class MasterProgram:
         """Return whether it calls itself ready to serve, and takes a connection of a client."""
         try:
             async with self._session() as session, session.get(f"{self._address}/health") as answer:
-                message = await answer.json(content_type=None)
-            if not message.get("service_ready"):
-                return Health.broken(f"mooncake_master says that it is not ready: {message}")
+                status = await answer.json(content_type=None)
+            if not status.get("service_ready"):
+                return Health.broken(f"mooncake_master says that it is not ready: {status}")
             _, writer = await asyncio.open_connection("127.0.0.1", self._options.port)
             writer.close()
         except Exception as error:  # noqa: BLE001 - whatever it is, it does not serve

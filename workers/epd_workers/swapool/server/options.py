@@ -16,7 +16,7 @@ VALKEY_PORT: Final = 6379
 MASTER_PORT: Final = 50051
 MASTER_METRICS_PORT: Final = 9003
 HEALTH_PORT: Final = 8088
-# Below this Valkey holds no window beside its own tables, and Mooncake's allocator has no room for one.
+# Below this neither Valkey, beside its own tables, nor Mooncake's allocator has room for a window.
 LEAST_MEMORY: Final = 16 << 20
 DESCRIPTION: Final = """\
 Run one server of a pool of windows, and prove that it serves.
@@ -28,7 +28,7 @@ Run one server of a pool of windows, and prove that it serves.
 EPILOG: Final = """\
 Each answers on --health-port:
   GET /health   200 if a request that was made just now was served, else 503 and why. For readiness.
-  GET /live     503 if this very server is at fault and starting it anew may help, else 200. For liveness. A store
+  GET /live     503 if this server itself is at fault and a restart may help, else 200. For liveness. A store
                 without a master is alive: it joins by itself as soon as there is one.
   GET /metrics  for Prometheus: capacity, bytes used, windows, evictions, expiries, refusals, where the server knows
 
@@ -42,7 +42,7 @@ environment:
   MC_MIN_RPC_PORT, MC_MAX_RPC_PORT                   ports through which windows travel (15000 to 15099)
   MC_STORE_CLIENT_MIN_PORT, MC_STORE_CLIENT_MAX_PORT numbers that tell stores of one host apart (12300 to 12399)
 
-On SIGTERM the store takes leave of the master, so that nobody waits for it.
+On SIGTERM the store signs off from the master, so that nobody waits for it.
 """
 
 
@@ -67,7 +67,7 @@ class MasterOptions:
 
     Attributes:
         port: Where it listens.
-        metrics_port: Where it tells its own metrics.
+        metrics_port: Where it serves its own metrics.
         health_port: Where its supervisor answers.
     """
 
@@ -126,9 +126,9 @@ def parse(arguments: Sequence[str]) -> Options:
     """
     parser = _parser()
     given, extra = parser.parse_known_args(arguments)
-    faults = [f"unknown argument {word!r}" for word in extra]
+    faults = [f"unknown argument {argument!r}" for argument in extra]
     if given.program is None:
-        raise UsageError([*faults, "no program is named: give valkey, master or store"])
+        raise UsageError([*faults, "the program is missing: give valkey, master or store"])
     health = _port(given, "health-port", faults)
     options: Options
     if given.program == "valkey":
@@ -158,16 +158,16 @@ def _parser() -> argparse.ArgumentParser:
         "valkey", help="a Valkey server that holds windows", epilog=EPILOG, formatter_class=raw
     )
     valkey.add_argument(
-        "--memory", metavar="BYTES", help="most that it may hold; the windows that would expire first go"
+        "--memory",
+        metavar="BYTES",
+        help="most that it may hold; beyond that the windows that would expire first are dropped",
     )
     valkey.add_argument("--port", default=VALKEY_PORT, help="where it listens, on every address (%(default)s)")
     master = programs.add_parser("master", help="the master of a Mooncake Store", epilog=EPILOG, formatter_class=raw)
     master.add_argument("--port", default=MASTER_PORT, help="where it listens, on every address (%(default)s)")
     master.add_argument("--metrics-port", default=MASTER_METRICS_PORT, help="its own metrics (%(default)s)")
-    store = programs.add_parser(
-        "store", help="a store of Mooncake's", epilog=EPILOG + STORE_EPILOG, formatter_class=raw
-    )
-    store.add_argument("--master", metavar="HOST:PORT", help="the master to join, and to join again when it was away")
+    store = programs.add_parser("store", help="a Mooncake store", epilog=EPILOG + STORE_EPILOG, formatter_class=raw)
+    store.add_argument("--master", metavar="HOST:PORT", help="the master to join, and to rejoin after it was away")
     store.add_argument("--memory", metavar="BYTES", help="size of the segment that it lends to the pool")
     store.add_argument(
         "--hostname", metavar="ADDRESS", help="its address, as others reach it ($POD_IP, else 127.0.0.1)"

@@ -18,7 +18,7 @@ class Health:
 
     Attributes:
         fault: Why the server does not serve; empty if it does.
-        alive: Whether something else is at fault, so that starting this server anew would not help.
+        alive: Whether the server itself is well: if so, restarting it would not help.
     """
 
     fault: str = ""
@@ -66,7 +66,7 @@ class Program(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What it is told by its environment, unless this process's says otherwise."""
+        """Environment variables that it gets unless this process has them set."""
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -105,4 +105,4 @@ def installed(package: str, *path: str) -> Path:
         program = Path(folder, *path)
         if os.access(program, os.X_OK):
             return program
-    raise MissingProgram(f"there is no {'/'.join((package, *path))} here")
+    raise MissingProgram(f"{'/'.join((package, *path))} is not installed")

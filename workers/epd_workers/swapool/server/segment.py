@@ -1,7 +1,7 @@
 """The process that lends its memory to a Mooncake Store.
 
-It waits for the master as long as it takes, joins, and takes leave of it on SIGTERM. Joined again after the master was
-away is by the library itself. It answers one question on its control socket: whether an object that it puts into the
+It waits for the master as long as it takes, joins it, and signs off on SIGTERM. The library itself rejoins after the
+master was away. It answers one question on its control socket: whether an object that it puts into the
 pool now, in its own segment, comes back.
 """
 
@@ -90,7 +90,7 @@ class Segment:
             return {"fault": f"the master at {self._given['master']} does not answer", "alive": True}
         key, sent = f"health/{self._store.get_hostname()}", os.urandom(SAMPLE)
         code = self._store.upsert(key, sent, self._config)
-        # A pool whose every object is in use has no room for this one either; that is no fault of a store.
+        # A pool whose objects are all in use has no room for this one either, which is not the store's fault.
         if code == NO_ROOM or (code == 0 and self._store.get(key) == sent):
             return {"fault": "", "alive": True}
         if code in MASTER_AWAY or self._store.is_exist(key) in MASTER_AWAY:
@@ -100,7 +100,7 @@ class Segment:
 
 
 def main(arguments: list[str]) -> None:
-    """Lend memory until SIGTERM, or until whoever started this is gone.
+    """Lend memory until SIGTERM, or until the parent process is gone.
 
     Args:
         arguments: One JSON object: the fields of `epd_workers.swapool.server.options.StoreOptions`, and `control`, the

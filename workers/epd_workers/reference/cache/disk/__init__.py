@@ -8,7 +8,7 @@ the oldest files go by a single horizon that any server may compute.
 
 from epd_workers.reference.cache.disk.fetch import Fetch
 from epd_workers.reference.cache.disk.page import StoredPage
-from epd_workers.reference.cache.disk.store import DiskPages
 from epd_workers.reference.cache.disk.tally import DiskStats
+from epd_workers.reference.cache.disk.tier import DiskPages
 
 __all__ = ["DiskPages", "DiskStats", "Fetch", "StoredPage"]

@@ -37,7 +37,7 @@ class Budget:
         """Return the bytes that may stay, and those to come down to if there are more.
 
         Args:
-            tight: The disk has no room for what the folder holds now, whatever the limit.
+            tight: The disk is full with what the folder holds now, whatever the limit.
         """
         limit = min(self._limit, self.held) if tight else self._limit
         return limit * MOST // LOOK, limit * REST // LOOK

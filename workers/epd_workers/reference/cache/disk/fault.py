@@ -24,12 +24,12 @@ WORDS: Final = {
 }
 OTHER: Final = "Failing"
 STUCK: Final = "Stuck"
-# A disk that is full refuses one page and takes the next: the word stays until it has taken them for that long.
+# A disk that is full refuses one page and takes the next: the fault stays until it has taken them for that long.
 HOLD: Final = 30.0
 
 
 class Fault:
-    """The word for what last failed, until the same has worked again for a while.
+    """What last failed, in one word, until the same has worked again for a while.
 
     Args:
         root: The folder, for logs.
@@ -40,31 +40,31 @@ class Fault:
         self._root = root
         self._clock = clock
         self._lock = threading.Lock()
-        self._found: dict[str, tuple[str, float]] = {}
+        self._faults: dict[str, tuple[str, float]] = {}
 
     @property
     def word(self) -> str:
         """What is wrong; empty while nothing is."""
         with self._lock:
-            return next((word for word, _ in self._found.values()), "")
+            return next((fault for fault, _ in self._faults.values()), "")
 
     def failed(self, operation: str, error: OSError) -> None:
         """Record that something did not work."""
-        word = WORDS.get(error.errno or 0, OTHER)
+        fault = WORDS.get(error.errno or 0, OTHER)
         with self._lock:
-            before, _ = self._found.get(operation, ("", 0.0))
-            self._found[operation] = word, self._clock()
-        if word != before:
+            before, _ = self._faults.get(operation, ("", 0.0))
+            self._faults[operation] = fault, self._clock()
+        if fault != before:
             log.warning("pages on disk in %s: %s; going on without them", self._root, error)
 
     def worked(self, operation: str) -> None:
         """Record that it did."""
-        if operation not in self._found:
+        if operation not in self._faults:
             return
         with self._lock:
-            word, since = self._found.get(operation, ("", 0.0))
-            over = bool(word) and self._clock() - since >= HOLD
+            fault, since = self._faults.get(operation, ("", 0.0))
+            over = bool(fault) and self._clock() - since >= HOLD
             if over:
-                del self._found[operation]
+                del self._faults[operation]
         if over:
-            log.info("pages on disk in %s: %s no more", self._root, word)
+            log.info("pages on disk in %s: %s no more", self._root, fault)

@@ -1,4 +1,4 @@
-"""Page files: where they lie, how one is written and read, and which of them are to go."""
+"""Page files: where they are, how one is written and read, and which of them are removed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SPACE: Final = re.compile("[0-9a-f]{32}")
 _SHELF: Final = re.compile("[0-9a-f]{2}")
 _PAGE: Final = re.compile(r"[0-9a-f]{32,128}(\.replayed)?")
 _FILE: Final = re.compile(rf"{_PAGE.pattern}|part\.[0-9a-f]{{16}}")
-# Some file systems tell only whole blocks from each other when it comes to room.
+# Some file systems allocate space in whole blocks.
 BLOCK: Final = 4096
 # Use is recorded this coarsely: a page that many read is written to once a minute, not at every read.
 TOUCH: Final = 60.0
-# Nobody writes one page for that long; whoever does finds the file gone, which costs the page.
+# Nobody writes one page for that long; a writer that does finds the file gone, which costs the page.
 ABANDONED: Final = 600.0
 
 
@@ -79,7 +79,7 @@ def horizon(used: Sequence[int], sizes: Sequence[int], most: int, rest: int) -> 
 class Folder:
     """The files of all servers that share a folder; this server's own are those of its space.
 
-    Whatever else lies there is left alone, and a link in a page's place is no page.
+    Whatever else lies there is left alone, and a link in a page's place is not a page.
 
     Args:
         root: The folder.
@@ -121,12 +121,12 @@ class Folder:
         verdict: Got = "miss"
         for replayed in (False, True):
             path = self.path(chain, replayed=replayed)
-            result = self._load(path)
-            page = judge(self._space, chain, self._page_bytes, result) if isinstance(result, bytes) else None
+            content = self._load(path)
+            page = judge(self._space, chain, self._page_bytes, content) if isinstance(content, bytes) else None
             if page is not None and page.replayed == replayed:
                 return "hit", page
-            if result != "miss":
-                verdict = "expired" if result == "expired" else "mismatch"
+            if content != "miss":
+                verdict = "expired" if content == "expired" else "mismatch"
                 _remove(path)
         return verdict, None
 
@@ -201,7 +201,7 @@ class Folder:
     def _load(self, path: Path) -> bytes | Got:
         """Return a file's content, or why there is none worth reading."""
         try:
-            # What is no file must neither be followed nor waited for.
+            # What is not a regular file must neither be followed nor waited for.
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return "miss"
@@ -239,7 +239,7 @@ class Folder:
     def _place(self, path: Path, content: bytes) -> None:
         """Let the file appear, whole or not at all.
 
-        Nothing is forced to the medium: after a power cut the checksum tells what arrived there.
+        Nothing is forced to the medium: after a power cut the checksum shows what arrived there.
         """
         part = path.parent / f"part.{secrets.token_hex(8)}"
         try:

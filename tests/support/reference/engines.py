@@ -12,7 +12,7 @@ import torch
 from epd_workers.reference.engine.engine import Engine
 from epd_workers.reference.engine.request import ImageSpan, Limits, Prompt, Sampling, Step
 from epd_workers.reference.model.loaded import LoadedModel
-from tests.reference.small import HIDDEN, config, sharpen
+from tests.support.reference.small import HIDDEN, config, sharpen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def pictures(prompt: Prompt) -> tuple[Picture, ...]:
-    """What tells the prompt's pictures from others."""
+    """What distinguishes the prompt's pictures from others."""
     return tuple(Picture(image.start, len(image.embeddings), _digest(image.embeddings)) for image in prompt.images)
 
 
@@ -50,7 +50,7 @@ def chain(key: Sequence[int], page_size: int, salt: str = "", *, before: bytes =
     Args:
         key: Names of the tokens, as `prefix_key` gives them.
         page_size: Tokens of a page.
-        salt: Whom the request may share with.
+        salt: Only requests with the same one share.
         before: Digest up to the first of these tokens, to go on from there; the salt is in it already.
 
     Returns:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
 from typing_extensions import override
 
 from epd_workers.swapool.breaker import Breaker
 from epd_workers.swapool.key import Key, Namespace
 
 if TYPE_CHECKING:
-    from epd_workers.swapool.pool import Pool
+    from epd_workers.swapool.pool import WindowPool
 
 DEADLINE = 0.02
 # What a scheduler may add when other programs have both cores; no part of the promise, only of the yardstick. The
@@ -48,7 +49,7 @@ def rows(name: Key) -> bytes:
     return random.Random(name.text).randbytes(name.size)
 
 
-def fill(pool: Pool, count: int, ttl: float = 300) -> list[Key]:
+def fill(pool: WindowPool, count: int, ttl: float = 300) -> list[Key]:
     names = [key(number) for number in range(count)]
     for name in names:
         pool.put(name, rows(name), ttl)
@@ -56,7 +57,7 @@ def fill(pool: Pool, count: int, ttl: float = 300) -> list[Key]:
     return names
 
 
-def lookups(pool: Pool, names: list[Key], count: int, pause: float = 0.0) -> tuple[list[float], int]:
+def lookups(pool: WindowPool, names: list[Key], count: int, pause: float = 0.0) -> tuple[list[float], int]:
     """Look windows up one after the other.
 
     Returns:
@@ -75,12 +76,12 @@ def lookups(pool: Pool, names: list[Key], count: int, pause: float = 0.0) -> tup
 
 
 def keeps_to_the_deadline(seconds: list[float]) -> None:
-    """Lookups took these, sorted: none waited longer than it was told to, whatever the server did."""
+    """Lookups took these, sorted: none waited past its deadline, whatever the server did."""
     assert seconds[int(0.99 * len(seconds)) - 1] <= DEADLINE
     assert seconds[-1] <= DEADLINE + SLACK
 
 
-def stays_out_of_the_way(pool: Pool, names: list[Key]) -> int:
+def stays_out_of_the_way(pool: WindowPool, names: list[Key]) -> int:
     """400 lookups of a sick server: few wait, none longer than the deadline, nothing fails. Returns those answered."""
     seconds, actual = lookups(pool, names, 400, pause=0.0015)
     keeps_to_the_deadline(seconds)
@@ -89,13 +90,13 @@ def stays_out_of_the_way(pool: Pool, names: list[Key]) -> int:
     return actual
 
 
-def count(pool: Pool, operation: str, result: str) -> int:
+def count(pool: WindowPool, operation: str, result: str) -> int:
     value = pool.metrics.registry.get_sample_value(f"swapool_{operation}_total", {"result": result})
     assert value is not None
     return int(value)
 
 
-def value(pool: Pool, name: str, **labels: str) -> float:
+def value(pool: WindowPool, name: str, **labels: str) -> float:
     actual = pool.metrics.registry.get_sample_value(name, labels)
     assert actual is not None
     return actual
@@ -120,3 +121,33 @@ def descriptors() -> int:
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+texts = st.text(max_size=12)
+
+sizes = st.integers(1, 64)
+
+spaces = st.builds(
+    Namespace,
+    model=texts,
+    checkpoint=texts,
+    engine=texts,
+    layout=texts,
+    row_format=texts,
+    first_layer=st.integers(0, 64),
+    layers=sizes,
+    window=sizes,
+    row_bytes=sizes,
+    page_size=sizes,
+    tenant=texts,
+    salt=texts,
+)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

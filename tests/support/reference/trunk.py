@@ -18,7 +18,7 @@ from epd_workers.reference.model.interface import Extend, Rows
 from epd_workers.reference.model.replay import PRESETS, Work
 from epd_workers.reference.model.storage import slots
 from epd_workers.reference.model.transformer import Transformer
-from tests.reference.model.configs import Prompt, random_prompt, random_weights
+from tests.support.reference.configs import Prompt, random_prompt, random_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from epd_workers.reference.model import checkpoint
 from epd_workers.reference.model.loaded import PACKAGED, LoadedModel
 from epd_workers.reference.model.transformer import Transformer, initialise
-from tests.reference.small import config, sharpen
+from tests.support.reference.small import config, sharpen
 
 if TYPE_CHECKING:
     from pathlib import Path

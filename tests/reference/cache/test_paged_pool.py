@@ -12,7 +12,7 @@ from epd_kernels.formats.reference import pack, unpack
 from epd_workers.reference.cache.geometry import CacheType, Geometry
 from epd_workers.reference.cache.paged_pool import KvPool, OutOfPages, PageAllocator
 from epd_workers.reference.model.config import RELEASED
-from tests.reference.cache.rows import DIM, LAYERS, PAIRS, SINGLES, geometry
+from tests.support.reference.rows import DIM, LAYERS, PAIRS, SINGLES, geometry
 
 
 def test_the_lowest_free_page_comes_first() -> None:

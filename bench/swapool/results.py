@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report:
+class Results:
     """The parts that were asked for; the others are empty.
 
     Attributes:

@@ -11,7 +11,7 @@ from epd_workers.reference.cache.paged_pool import KvPool
 from epd_workers.reference.cache.sequence import Sequence as Pages
 from epd_workers.reference.engine.sampler import log_softmax
 from epd_workers.reference.model.interface import Extend, Rows
-from tests.reference.small import HIDDEN
+from tests.support.reference.small import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epd_workers.reference.engine.request import Limits, PromptTooLong, QueueFull
-from epd_workers.reference.engine.slots import Pool
+from epd_workers.reference.engine.slots import Slots
 
 
 def limits(**sizes: int) -> Limits:
@@ -14,28 +14,28 @@ def limits(**sizes: int) -> Limits:
 
 
 def test_first_in_line_is_not_overtaken() -> None:
-    pool = Pool(limits())
-    assert pool.enter("a", 33)
-    assert not pool.enter("large", 20)
-    assert not pool.enter("small", 1)
-    assert pool.leave("a") == ["large", "small"]
+    slots = Slots(limits())
+    assert slots.enter("a", 33)
+    assert not slots.enter("large", 20)
+    assert not slots.enter("small", 1)
+    assert slots.leave("a") == ["large", "small"]
 
 
 def test_refusals() -> None:
-    pool = Pool(limits(max_running_requests=1))
+    slots = Slots(limits(max_running_requests=1))
     with pytest.raises(PromptTooLong, match="need 41 tokens: this engine holds 40"):
-        pool.enter("huge", 41)
-    pool.enter("a", 40)
-    pool.enter("b", 1)
-    pool.enter("c", 1)
+        slots.enter("huge", 41)
+    slots.enter("a", 40)
+    slots.enter("b", 1)
+    slots.enter("c", 1)
     with pytest.raises(QueueFull, match="2 requests"):
-        pool.enter("d", 1)
+        slots.enter("d", 1)
     with pytest.raises(PromptTooLong):
-        pool.enter("huge", 41)
+        slots.enter("huge", 41)
 
 
-def test_a_pool_that_is_no_multiple_of_the_page_is_cut() -> None:
-    assert Pool(limits(max_total_tokens=43)).capacity_tokens == 40
+def test_capacity_is_rounded_down_to_whole_pages() -> None:
+    assert Slots(limits(max_total_tokens=43)).capacity_tokens == 40
 
 
 def test_bad_limits_are_listed() -> None:
@@ -50,7 +50,7 @@ def test_bad_limits_are_listed() -> None:
 
 
 class Twin:
-    """What a pool of 3 slots, 40 tokens and 2 waiting places must do, in a few plain words."""
+    """What 3 slots, 40 tokens and 2 waiting places must do, in a few plain lines."""
 
     def __init__(self) -> None:
         self.running: dict[str, int] = {}
@@ -82,9 +82,9 @@ class Twin:
         return admitted
 
 
-def entered(pool: Pool, rid: str, tokens: int) -> bool | type[Exception]:
+def entered(slots: Slots, rid: str, tokens: int) -> bool | type[Exception]:
     try:
-        return pool.enter(rid, tokens)
+        return slots.enter(rid, tokens)
     except (PromptTooLong, QueueFull) as error:
         return type(error)
 
@@ -93,17 +93,17 @@ def entered(pool: Pool, rid: str, tokens: int) -> bool | type[Exception]:
 @given(st.lists(st.one_of(st.integers(1, 45), st.integers(-8, -1)), max_size=40))
 def test_bounds_hold_and_everything_comes_back(moves: list[int]) -> None:
     """Positive: a request of that many tokens enters. Negative: one of those inside leaves."""
-    pool, twin = Pool(limits()), Twin()
+    slots, twin = Slots(limits()), Twin()
     for number, move in enumerate(moves):
         inside = [*twin.running, *twin.waiting]
         if move > 0:
-            assert entered(pool, str(number), move) == twin.enter(str(number), move)
+            assert entered(slots, str(number), move) == twin.enter(str(number), move)
         elif inside:
             rid = inside[move % len(inside)]
-            assert pool.leave(rid) == twin.leave(rid)
-        assert (pool.running, pool.waiting) == (len(twin.running), len(twin.waiting))
-        assert pool.used_tokens == sum(twin.running.values()) <= 40
-        assert all(rid in pool for rid in [*twin.running, *twin.waiting])
+            assert slots.leave(rid) == twin.leave(rid)
+        assert (slots.running, slots.waiting) == (len(twin.running), len(twin.waiting))
+        assert slots.used_tokens == sum(twin.running.values()) <= 40
+        assert all(rid in slots for rid in [*twin.running, *twin.waiting])
     for rid in [*twin.running, *twin.waiting]:
-        assert pool.leave(rid) == twin.leave(rid)
-    assert (pool.running, pool.waiting, pool.used_tokens) == (0, 0, 0)
+        assert slots.leave(rid) == twin.leave(rid)
+    assert (slots.running, slots.waiting, slots.used_tokens) == (0, 0, 0)

@@ -14,7 +14,7 @@ from epd_workers.reference.cache.disk.fetch import Fetch
 from epd_workers.reference.cache.disk.folder import Folder, occupied
 from epd_workers.reference.cache.disk.page import HEADER, SPACE_BYTES, StoredPage
 from epd_workers.reference.cache.disk.tally import DiskStats, Tally
-from epd_workers.reference.cache.disk.worker import Worker
+from epd_workers.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class DiskPages:
         patience: Seconds after which a fetch has to do with what it found.
 
     Raises:
-        ValueError: The limit leaves no room for a page, or one of the sizes is none.
+        ValueError: The limit leaves no room for a page, or one of the sizes is not valid.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class DiskPages:
         except OSError as error:
             self._fault.failed("put", error)
         depth = max(PENDING_PAGES, PENDING_BYTES // page_bytes)
-        self._readers = Worker("kv-disk-get", FETCHES, threads=READERS)
-        self._writer = Worker("kv-disk-put", depth, idle=self._sweep, period=PERIOD)
+        self._readers = WorkerThreads("kv-disk-get", _run, FETCHES, threads=READERS)
+        self._writer = WorkerThreads("kv-disk-put", _run, depth, idle=lambda _: self._sweep(), period=PERIOD)
         self._writer.submit(self._sweep)
 
     @property
@@ -153,14 +153,14 @@ class DiskPages:
     def _read(self, fetch: Fetch, chain: bytes) -> bool:
         """Add a page to a fetch; False if that was the last."""
         try:
-            result, page = self._folder.read(chain)
+            outcome, page = self._folder.read(chain)
         except OSError as error:
             self._fault.failed("get", error)
             self._tally.got("error")
             return False
         self._fault.worked("get")
         if page is None or fetch.add(page):
-            self._tally.got(result)
+            self._tally.got(outcome)
             self._tally.moved("get", 0 if page is None else self._page_bytes)
             return page is not None
         self._tally.got("timeout")
@@ -210,6 +210,10 @@ class DiskPages:
         self._budget.saw(swept.held)
         self._tally.evicted("age", swept.aged)
         self._tally.evicted("size", swept.crowded)
+
+
+def _run(_: int, task: Callable[[], None]) -> None:
+    task()
 
 
 def _check(space: bytes, page_bytes: int, limit: int, hours: float) -> None:

@@ -14,13 +14,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epd_workers.registrar.server_info import parse
-from tests.reference.serving.conftest import AT_ONCE_SECONDS, CHAT, DEFAULTS, EXACT, HOST, chat, wait_for
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer, free_port
+from tests.support.polling import eventually
+from tests.support.ports import HOST, free_port
+from tests.support.reference.serving import AT_ONCE_SECONDS, CHAT, DEFAULTS, EXACT, chat
+from tests.support.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from tests.reference.serving.conftest import Fleet, Program, Reply, Running
+    from tests.support.reference.serving import Fleet, Program, Reply, Running, Starting
 
 # Long enough for a machine that does five things at once: what is tested here is not how fast a pool is.
 DEADLINE = 5.0
@@ -130,7 +132,7 @@ async def until(server: Running, name: str, check: Callable[[Any], bool]) -> Non
     async def reached() -> bool:
         return check((await server_info(server))[name])
 
-    await wait_for(reached, AT_ONCE_SECONDS)
+    await eventually(reached, AT_ONCE_SECONDS, every=0.1)
 
 
 async def kept(server: Running, windows: int, pages: int, *others: Running) -> None:
@@ -141,7 +143,7 @@ async def kept(server: Running, windows: int, pages: int, *others: Running) -> N
         stored: list[int] = [(await server_info(one))["kv_disk"]["stored"] for one in (server, *others)]
         return sum(stored) >= pages
 
-    await wait_for(reached, AT_ONCE_SECONDS)
+    await eventually(reached, AT_ONCE_SECONDS, every=0.1)
 
 
 async def counted(server: Running) -> dict[str, float]:
@@ -209,7 +211,7 @@ async def test_a_conversation_that_returns_to_another_prefill(site: Site, valkey
         _, answer = await fleet.pair(prefills[number % 2], decode, turn(ids, cache_salt="ours"), "/generate")
         assert answer.body["output_ids"] == (await ask(alone, ids)).body["output_ids"]
         assert cached(answer) == known
-        # What prefill has made of the prompt and decode of the answer is there for whoever is asked next.
+        # What prefill made of the prompt and decode of the answer is there for the next server that is asked.
         await kept(decode, number + 1, after(ids) // PAGE, *prefills)
         ids, known = next_turn(ids, answer), after(ids)
     assert [await adopted(prefill) for prefill in prefills] == [1, 2]
@@ -350,18 +352,14 @@ async def leave(server: Program) -> float:
     return time.monotonic() - began
 
 
-async def test_a_frozen_pool_keeps_nobody_from_leaving(
-    program: Callable[..., Awaitable[Program]], site: Site, valkey: ValkeyServer
-) -> None:
+async def test_a_frozen_pool_keeps_nobody_from_leaving(program: Starting, site: Site, valkey: ValkeyServer) -> None:
     site.configuration.say(valkey.url)
     server = await program("aggregated", "--encoder-replay", "on", *SIZES, *EXACT, *site.flags)
     valkey.freeze()
     assert await leave(server) < EXIT_SECONDS
 
 
-async def test_no_process_of_a_pool_stays_behind(
-    program: Callable[..., Awaitable[Program]], site: Site, tmp_path: Path
-) -> None:
+async def test_no_process_of_a_pool_stays_behind(program: Starting, site: Site, tmp_path: Path) -> None:
     master = MooncakeMaster(tmp_path / "master.log")
     store = MooncakeStore(tmp_path / "store.log", master.address)
     try:
@@ -374,7 +372,7 @@ async def test_no_process_of_a_pool_stays_behind(
             agents.update(children(server.process.pid))
             return bool(agents)
 
-        await wait_for(started, AT_ONCE_SECONDS)
+        await eventually(started, AT_ONCE_SECONDS, every=0.1)
         master.freeze()
         assert await leave(server) < EXIT_SECONDS
         assert not [agent for agent in agents if alive(agent)]

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -22,6 +21,8 @@ from typing_extensions import override
 from epd_workers.swapool.agent import LIBRARIES
 from epd_workers.swapool.server.program import installed
 from epd_workers.swapool.server.supervisor import NOT_LOADED
+from tests.support.polling import until
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,20 +38,6 @@ assert store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, "tcp", "", 
 print("ready", flush=True)
 time.sleep(3600)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(what: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait until it is true."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.02)
 
 
 class Server:
@@ -187,7 +174,7 @@ class Supervised(Server):
         return self.ask("/health")[0] == 200
 
     def alive(self) -> bool:
-        """Whether starting it anew would be of no help, by its own account."""
+        """Whether a restart would not help, by its own account."""
         return self.ask("/live")[0] == 200
 
     def figure(self, name: str) -> float | None:

@@ -15,10 +15,10 @@ from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.model.replay import PRESETS
 from epd_workers.swapool.key import Key
 from epd_workers.swapool.memory import Memory
-from epd_workers.swapool.pool import Pool
-from tests.reference.engine.loop import Loop
-from tests.reference.engine.tiny import SHORT, check_clean, idle, limits, memory_of, picture, text
-from tests.reference.small import WINDOW
+from epd_workers.swapool.pool import WindowPool
+from tests.support.reference.engines import SHORT, check_clean, idle, limits, memory_of, picture, text
+from tests.support.reference.loop import Loop
+from tests.support.reference.small import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ class Windows:
     ) -> None:
         self.space, self.deadline, self.ttl = space, deadline, ttl
         self.holder: Holder = Memory(64 << 20) if holder is None else holder
-        self.pool = Pool(self.holder, space.largest, clock=clock)
+        self.pool = WindowPool(self.holder, space.largest, clock=clock)
         self.asked: list[Key] = []
         self.given: list[tuple[int, bool]] = []
         self.ran_again = self.spared = 0
@@ -160,9 +160,9 @@ class Reference:
     def replayed(self, prompt: Prompt, new: int, hit: int) -> list[torch.Tensor]:
         """Logits behind `hit` of a run that has no window before it and runs the rows of one again."""
         loop = self._until(prompt, hit)
-        end, again = len(prompt.token_ids), min(hit, WINDOW)
+        end, replayed = len(prompt.token_ids), min(hit, WINDOW)
         stops = [*range(hit + self.chunk, end, self.chunk), end]
-        loop.answer(loop.through(stops, again), new - 1)
+        loop.answer(loop.through(stops, replayed), new - 1)
         return loop.seen
 
     @property
