@@ -22,6 +22,7 @@ from typing_extensions import override
 from epd_workers.swapool.agent import LIBRARIES
 from epd_workers.swapool.server.program import installed
 from epd_workers.swapool.server.supervisor import NOT_LOADED
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,12 +38,6 @@ assert store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, "tcp", "", 
 print("ready", flush=True)
 time.sleep(3600)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(what: Callable[[], object], seconds: float = 10.0) -> None:

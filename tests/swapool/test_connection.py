@@ -18,7 +18,8 @@ from epd_workers.swapool.connection import Connection
 from epd_workers.swapool.history import PoolReport
 from epd_workers.swapool.metrics import Metrics
 from epd_workers.swapool.mooncake import Mooncake
-from tests.swapool.servers import ValkeyServer, free_port, until
+from tests.ports import free_port
+from tests.swapool.servers import ValkeyServer, until
 from tests.swapool.windows import PATIENT, SLACK, SPACE, descriptors, key, rows, threads
 
 if TYPE_CHECKING:

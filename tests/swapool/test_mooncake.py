@@ -17,7 +17,8 @@ import pytest
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import seal
 from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, free_port, until
+from tests.ports import free_port
+from tests.swapool.servers import MooncakeMaster, MooncakeStore, until
 from tests.swapool.test_valkey import are_held, recovered, share_a_key, survives, use_at_once
 from tests.swapool.windows import (
     DEADLINE,

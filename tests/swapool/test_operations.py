@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ports import free_port
 from tests.swapool.conftest import supervisors
-from tests.swapool.servers import free_port, until
+from tests.swapool.servers import until
 from tests.swapool.test_mooncake import JOIN, Gaps
 from tests.swapool.test_valkey import are_held, recovered
 from tests.swapool.windows import PATIENT, SLACK, fill, keeps_to_the_deadline, key, lookups, rows, stays_out_of_the_way

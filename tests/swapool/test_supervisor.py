@@ -21,8 +21,9 @@ import valkey
 from epd_workers.swapool.main import main
 from epd_workers.swapool.server.program import Figures, Health, MissingProgram, installed
 from epd_workers.swapool.server.supervisor import supervise
+from tests.ports import free_port
 from tests.swapool.conftest import supervisors
-from tests.swapool.servers import free_port, freeze, until
+from tests.swapool.servers import freeze, until
 from tests.swapool.windows import PATIENT, RELEASED, count, key, rows
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import pytest
 from epd_workers.swapool.address import engine
 from epd_workers.swapool.header import SIZE, seal
 from epd_workers.swapool.pool import Pool
-from tests.swapool.servers import Server, ValkeyServer, Wire, free_port, until
+from tests.ports import free_port
+from tests.swapool.servers import Server, ValkeyServer, Wire, until
 from tests.swapool.windows import (
     DEADLINE,
     PATIENT,

@@ -17,9 +17,9 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.epd.fleet import free_ports
 from epd_workers.reference.serving.options import parse
 from epd_workers.reference.serving.server import Server
+from tests.ports import free_ports
 from tests.reference.serving import tiny
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epd_workers.registrar.server_info import parse
+from tests.ports import free_port
 from tests.reference.serving.conftest import AT_ONCE_SECONDS, CHAT, DEFAULTS, EXACT, HOST, chat, wait_for
-from tests.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer, free_port
+from tests.swapool.servers import MooncakeMaster, MooncakeStore, ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

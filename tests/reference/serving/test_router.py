@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from bench.epd.fleet import SMG, free_ports
+from bench.epd.fleet import SMG
+from tests.ports import free_ports
 from tests.reference.serving.conftest import CHAT, HOST, Fleet, Running, chat, data_url, wait_for, with_images
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from tests.reference.serving import tiny
-from tests.swapool.servers import free_port
 from tests.swapool.traffic.site import Server, Site, Traffic, ends
 
 if TYPE_CHECKING:

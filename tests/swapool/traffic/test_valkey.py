@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xxhash import xxh3_64
 
-from tests.swapool.servers import ValkeyServer, Wire, free_port
+from tests.ports import free_port
+from tests.swapool.servers import ValkeyServer, Wire
 from tests.swapool.traffic.site import PATIENT, stays_out_of_the_way, timed
 
 if TYPE_CHECKING:
