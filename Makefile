@@ -20,6 +20,10 @@ export MPLCONFIGDIR ?= $(CACHE)/matplotlib
 
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled
+# Tests that do not go to the cluster run in several processes; conftest.py says which stay together.
+PARALLEL := --numprocesses 2
+# By day the same tree gets the same verdict; by night property tests look at new examples, and say how to get them again.
+FRESH := --hypothesis-profile fresh
 
 .PHONY: help demo test check format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
 
@@ -42,9 +46,9 @@ test: check ## all tests; says what it skipped and why, and skips nothing when C
 	@echo "==> Libraries that the fast tests load"
 	@$(PY) -m tools.cluster packages
 	@echo "==> Fast tests"
-	@$(VENV)/bin/pytest tests $(APART:%=--ignore %) -m "not nightly"
+	@$(VENV)/bin/pytest tests $(APART:%=--ignore %) $(PARALLEL) -m "not nightly"
 	@echo "==> Kernels in the interpreter"
-	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m "not nightly"
+	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted $(PARALLEL) -m "not nightly"
 	@echo "==> Kernels compiled for every GPU that they are meant for"
 	@$(VENV)/bin/pytest tests/kernels/compiled -m "not nightly"
 	@echo "==> Cluster and images for the tests against a real cluster"
@@ -80,8 +84,8 @@ kernel-report: $(STAMP) ## compile every kernel for every GPU and print register
 
 nightly: $(STAMP) ## the tests that take longer than every change can afford
 	@$(PY) -m tools.cluster packages
-	@$(VENV)/bin/pytest tests e2e/tests $(APART:%=--ignore %) -m nightly
-	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m nightly
+	@$(VENV)/bin/pytest tests e2e/tests $(APART:%=--ignore %) $(FRESH) -m "nightly or hypothesis"
+	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted $(FRESH) -m "nightly or hypothesis"
 	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
 
 bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operator's figures on the one that is installed

@@ -17,7 +17,8 @@ from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.pod import Pod
 from epd_workers.registrar.router import Router
 from epd_workers.registrar.state import document
-from tests.registrar.peers import Ports, free_port
+from tests.registrar.peers import Ports
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -9,20 +9,14 @@ import asyncio
 import contextlib
 import itertools
 import json
-import socket
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aiohttp import web
 
+from tests.support.ports import free_port
+
 _hosts = itertools.count(2)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def next_host() -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
-import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,14 @@ import aiohttp
 import pytest
 from PIL import Image
 
-from tests.registrar.peers import next_host
+from tests.registrar.conftest import Pods
+from tests.registrar.peers import Ports, next_host
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.registrar.conftest import Harness, Pods, Smg
-    from tests.registrar.peers import Ports
+    from tests.registrar.conftest import Harness, Smg
 
 
 def picture() -> list[dict[str, Any]]:
@@ -45,9 +44,20 @@ class Reference:
         self.host = next_host()
         self._ports = ports
         self._log = log
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     async def start(self, session: aiohttp.ClientSession) -> None:
+        self._launch()
+        async with asyncio.timeout(90):
+            while not await self._ready(session):
+                assert self.runs, self._log.read_text()[-2000:]
+                await asyncio.sleep(0.2)
+
+    def _launch(self) -> None:
         flags = {
             "role": self.role,
             "host": self.host,
@@ -60,19 +70,15 @@ class Reference:
         }
         words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "epd_workers.reference.main", *words, stdout=log, stderr=log
+            # It outlives the event loop of a test.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "epd_workers.reference.main", *words], stdout=log, stderr=log
             )
-        async with asyncio.timeout(90):
-            while not await self._ready(session):
-                assert self._process.returncode is None, self._log.read_text()[-2000:]
-                await asyncio.sleep(0.2)
 
-    async def kill(self) -> None:
+    def kill(self) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
-            await self._process.wait()
+            self._process.kill()
+            self._process.wait()
 
     async def requests(self, session: aiohttp.ClientSession) -> int:
         """Requests that the engine itself says it still holds."""
@@ -90,9 +96,10 @@ class Reference:
 class Trio:
     """An encode, a prefill and a decode engine."""
 
-    def __init__(self, ports: Ports, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.ports = Ports()
         self.encode, self.prefill, self.decode = (
-            Reference(role, ports, folder / f"{role}.log") for role in ("encode", "prefill", "decode")
+            Reference(role, self.ports, folder / f"{role}.log") for role in ("encode", "prefill", "decode")
         )
 
     @property
@@ -100,19 +107,30 @@ class Trio:
         return self.encode, self.prefill, self.decode
 
 
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    """The processes of all tests: each takes seconds to start."""
+    trio = Trio(tmp_path_factory.mktemp("engines"))
+    yield trio
+    for engine in trio.all:
+        engine.kill()
+
+
 @pytest.fixture
-async def trio(pods: Pods, harness: Harness, smg: Smg, tmp_path: Path) -> AsyncIterator[Trio]:
-    trio = Trio(pods.ports, tmp_path)
-    try:
-        await asyncio.gather(*(engine.start(smg.session) for engine in trio.all))
-        for engine in trio.all:
-            pods.add(engine)
-        await harness.until(lambda: list(harness.states().values()) == ["ready", "ready"], 30)
-        await harness.until(lambda: [e["missing"] for e in harness.state()["encoders"]] == [[]], 30)
-        yield trio
-    finally:
-        for engine in trio.all:
-            await engine.kill()
+async def pods(engines: Trio) -> Pods:
+    """The pods that a test says exist, on the ports of the engines."""
+    return Pods(engines.ports)
+
+
+@pytest.fixture
+async def trio(engines: Trio, pods: Pods, harness: Harness, smg: Smg) -> Trio:
+    """Running engines, known to a router and a registrar that are new."""
+    await asyncio.gather(*(engine.start(smg.session) for engine in engines.all if not engine.runs))
+    for engine in engines.all:
+        pods.add(engine)
+    await harness.until(lambda: list(harness.states().values()) == ["ready", "ready"], 30)
+    await harness.until(lambda: [e["missing"] for e in harness.state()["encoders"]] == [[]], 30)
+    return engines
 
 
 def content(answer: tuple[int, str]) -> str:
@@ -134,7 +152,7 @@ async def test_images_text_and_the_loss_of_a_decode(trio: Trio, harness: Harness
     async with smg.session.post(f"{smg.url}/v1/chat/completions", json=body) as stream:
         assert stream.status == 200
         await stream.content.readline()
-        await trio.decode.kill()
+        trio.decode.kill()
         assert '"stream_error"' in (await stream.read()).decode()
     status, _ = await asyncio.wait_for(chat(smg), 10)
     assert status in {502, 503}
@@ -150,12 +168,12 @@ async def test_images_text_and_the_loss_of_a_decode(trio: Trio, harness: Harness
 
 async def test_a_restarted_prefill_and_a_lost_encoder(trio: Trio, harness: Harness, pods: Pods, smg: Smg) -> None:
     text, image = content(await chat(smg)), content(await chat(smg, messages=picture()))
-    await trio.prefill.kill()
+    trio.prefill.kill()
     await trio.prefill.start(smg.session)
     await harness.until(lambda: _same(smg, text), 30)
     await harness.until(lambda: [e["missing"] for e in harness.state()["encoders"]] == [[]], 30)
     assert content(await chat(smg, messages=picture())) == image
-    await trio.encode.kill()
+    trio.encode.kill()
     pods.set([pod for pod in pods.pods or [] if pod.role != "encode"])
     await harness.until(lambda: harness.state()["encoders"] == [])
     status, body = await asyncio.wait_for(chat(smg, messages=picture()), 15)

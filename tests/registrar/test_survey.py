@@ -17,9 +17,10 @@ from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.server import Server
 from epd_workers.registrar.state import View
 from epd_workers.registrar.survey import ABSENT_PERIOD, PERIOD, SIZE_LIMIT, Survey
-from tests.registrar.peers import free_port, next_host
+from tests.registrar.peers import next_host
 from tests.registrar.test_membership import pod
 from tests.registrar.test_server_info import POOL, SHOWN, WHOLE, changed, shown
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

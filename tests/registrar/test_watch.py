@@ -13,8 +13,8 @@ from aiohttp import web
 
 from epd_workers.registrar.access import Access, AccessError, access, in_cluster
 from epd_workers.registrar.watch import PodWatch
-from tests.registrar.peers import free_port
 from tests.registrar.test_pod import manifest
+from tests.support.ports import free_port
 
 
 def named(uid: str, **changes: Any) -> dict[str, Any]:

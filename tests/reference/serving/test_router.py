@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from bench.epd.fleet import SMG, free_ports
+from bench.epd.fleet import SMG
 from tests.support.polling import eventually
-from tests.support.ports import HOST
+from tests.support.ports import HOST, free_ports
 from tests.support.reference.serving import CHAT, Fleet, Running, chat, data_url, with_images
 
 if TYPE_CHECKING:

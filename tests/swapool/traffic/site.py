@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.epd.fleet import free_ports
+from tests.support.ports import free_ports
 from tests.support.swapool.windows import SLACK
 
 if TYPE_CHECKING:

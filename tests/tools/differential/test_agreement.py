@@ -77,12 +77,8 @@ class Run:
         return f"EPD_SEED={self.seed} draws the same lines again"
 
 
-def seed() -> int:
-    return int(os.environ.get("EPD_SEED") or time.time_ns() // 1000 % 1_000_000)
-
-
-def ask(oracle: Oracle, count: int) -> Run:
-    chosen = seed()
+def ask(oracle: Oracle, count: int, seed: int) -> Run:
+    chosen = int(os.environ.get("EPD_SEED") or seed)
     sys.stdout.write(f"EPD_SEED={chosen}\n")
     drawn = cases(chosen, count)
     return Run(chosen, drawn, oracle.ask(drawn))
@@ -90,12 +86,14 @@ def ask(oracle: Oracle, count: int) -> Run:
 
 @pytest.fixture(scope="session")
 def everyday(oracle: Oracle) -> Run:
-    return ask(oracle, 300)
+    """Lines that recorded verdicts do not hold, the same ones on every run: the same tree gets the same verdict."""
+    return ask(oracle, 300, seed=1)
 
 
 @pytest.fixture(scope="session")
 def nightly(oracle: Oracle) -> Run:
-    return ask(oracle, 2000)
+    """Other lines every night."""
+    return ask(oracle, 2000, seed=time.time_ns() // 1000 % 1_000_000)
 
 
 def given() -> list[tuple[Case, Answer]]:
