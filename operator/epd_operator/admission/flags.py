@@ -12,6 +12,7 @@ from epd_operator.admission.message import cut, is_plain, is_scalar, spelled
 from epd_operator.engines.validation import STRUCTURE
 from epd_operator.rules.cel import NULL, literal, quoted
 from epd_operator.rules.limit import MOST_CHARACTERS, MOST_ITEMS, NUMERAL
+from epd_operator.rules.owner import instead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,13 +47,14 @@ def catalogue_variables(catalogue: Catalogue) -> dict[str, str]:
     users = [spec for spec in catalogue.flags.values() if spec.owner is None]
     words = [spec for spec in users if spec.choices is not None and not _numeric(spec)]
     numbers = [spec for spec in users if spec.choices is not None and _numeric(spec)]
+    owners = [(spec.name, spec.owner) for spec in catalogue.flags.values()]
     return {
         "known": _map((spec.name, literal(_code(spec))) for spec in users),
         "words": _map((spec.name, literal(spec.choices)) for spec in words),
         "numbers": _map((spec.name, literal(spec.choices)) for spec in numbers),
         "least": _map((spec.name, literal(float(spec.minimum))) for spec in users if spec.minimum is not None),
         "most": _map((spec.name, literal(float(spec.maximum))) for spec in users if spec.maximum is not None),
-        "owned": _map((s.name, quoted(s.owner)) for s in catalogue.flags.values() if s.owner is not None),
+        "owned": _map((name, quoted(instead(owner, "<role>"))) for name, owner in owners if owner is not None),
         "removed": _map((old, quoted(advice)) for old, advice in catalogue.removed.items()),
     }
 

@@ -21,6 +21,7 @@ from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.engines import lookup, table, validation
 from epd_operator.engines.advisories import AdvisoryError, load
 from epd_operator.rules.finding import plain
+from epd_operator.rules.owner import Declaration, Field, field_of
 from epd_operator.rules.process import mapping, read
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from epd_operator.cli.terminal import Style
     from epd_operator.rules.expression import Leaf, Named
     from epd_operator.rules.judgement import Judgement
+    from epd_operator.rules.owner import Owner
 
 SCHEMA: Final = "epd.dev/explain/v1"
 OPERATOR: Final = "operator"
@@ -218,10 +220,16 @@ class _Origin:
         if flag in mapping(self._declared.get("args")):
             return f"spec.roles.{self._role}.args.{flag}"
         spec = self._catalogue.find(flag) or self._catalogue.find(flag.removeprefix("no-"))
-        owner = (spec.owner or "").replace("<role>", self._role) if spec is not None else ""
-        if not owner.startswith(("spec.", "metadata.")):
-            return OPERATOR if owner or spec is None else PROFILE
-        return owner if read(self._data, owner) is not None else f"{OPERATOR}, as {owner} is not set"
+        if spec is not None and spec.owner is None:
+            return PROFILE
+        field = None if spec is None else self._field(spec.owner)
+        if field is None:
+            return OPERATOR
+        return field if read(self._data, field) is not None else f"{OPERATOR}, as {field} is not set"
+
+    def _field(self, owner: Owner | None) -> str | None:
+        """The field or the role whose value is handed on as that of a flag; None where there is none."""
+        return field_of(owner, self._role) if isinstance(owner, Field | Declaration) else None
 
     def of_variable(self, name: str) -> str:
         """The field or the operator."""
@@ -243,12 +251,11 @@ class _Origin:
     def _given(self, leaf: Leaf) -> tuple[str, Any]:
         match leaf.source:
             case "flag":
-                spec = self._catalogue.find(leaf.name)
-                owner = (spec.owner or "").replace("<role>", self._role) if spec is not None else ""
-                place = owner or f"spec.roles.{self._role}.args.{leaf.name}"
-                if not owner:
-                    return place, mapping(self._declared.get("args")).get(leaf.name)
-                return place, read(self._data, place)
+                owner = self._catalogue.owner(leaf.name)
+                if owner is None:
+                    args = mapping(self._declared.get("args"))
+                    return f"spec.roles.{self._role}.args.{leaf.name}", args.get(leaf.name)
+                place = self._field(owner) or ""
             case "env":
                 return f"spec.roles.{self._role}.env.{leaf.name}", mapping(self._declared.get("env")).get(leaf.name)
             case "field":

@@ -22,6 +22,8 @@ from epd_operator.rules.limit import LONG, MOST_CHARACTERS, MOST_ITEMS, NUMERAL,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from epd_operator.rules.owner import Owner
+
 FlagType: TypeAlias = Literal[
     "bool",
     "int",
@@ -220,8 +222,7 @@ class FlagSpec:
         negatable: There is a `no-` form that sets false.
         switch: The flag takes no value: giving it means true.
         roles: Where the flag does something, as far as that was looked into; no rule follows from it.
-        owner: For flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
-            a clause that says what does.
+        owner: What sets the flag instead of the user, for a flag that `args` must not hold; None for the others.
         minimum: Smallest number allowed.
         maximum: Largest number allowed.
         identity: Prefill, decode and encode pods must agree on it, whatever else is set.
@@ -237,7 +238,7 @@ class FlagSpec:
     negatable: bool = False
     switch: bool = False
     roles: frozenset[FlagRole] = frozenset()
-    owner: str | None = None
+    owner: Owner | None = None
     minimum: float | None = None
     maximum: float | None = None
     identity: bool = False
@@ -353,6 +354,11 @@ class Catalogue:
     def find(self, name: str) -> FlagSpec | None:
         """The flag of a canonical name, without dashes."""
         return self.flags.get(name)
+
+    def owner(self, name: str) -> Owner | None:
+        """What sets the flag of a canonical name; None where a user does, and where there is no such flag."""
+        spec = self.find(name)
+        return None if spec is None else spec.owner
 
     def canonical(self, alias: str) -> str | None:
         """Canonical name of any full spelling without dashes; None when there is no such flag."""

@@ -13,6 +13,7 @@ from epd_operator.rules.advisory import advise
 from epd_operator.rules.context import Bench
 from epd_operator.rules.expression import leaves_of
 from epd_operator.rules.finding import Finding, Side, plain
+from epd_operator.rules.owner import Field, field_of, instead
 from epd_operator.rules.process import Process, mapping, read
 from epd_operator.rules.remedy import remedy
 from epd_operator.rules.rule import BUILT_IN
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from epd_operator.rules.advisory import Advisory
     from epd_operator.rules.commandline import ParseFault
     from epd_operator.rules.expression import Value
-    from epd_operator.rules.flag import Catalogue, FlagSpec
+    from epd_operator.rules.flag import Catalogue
+    from epd_operator.rules.owner import Owner
     from epd_operator.rules.rule import Rule, Severity
     from epd_operator.rules.ruleset import Ruleset
 
@@ -247,7 +249,7 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
             removed = name in catalogue.removed
             refuse("flag-of-another-version" if removed else "flag-unknown", name, says, fix, lenient=bench.lenient)
         elif spec.owner is not None:
-            refuse("flag-owned", name, "belongs to the operator", f"remove it; {_setter(bench, spec, role)}")
+            refuse("flag-owned", name, "belongs to the operator", f"remove it; {instead(spec.owner, role)}")
         elif (fault := spec.fault(value)) is not None:
             refuse("flag-value", name, fault, remedy(spec, value))
         else:
@@ -269,25 +271,20 @@ def _unknown(bench: Bench, catalogue: Catalogue, name: str, role: str) -> tuple[
         says = f"is {near.name} turned off, which args say by a value"
         if near.owner is None:
             return says, f"write {near.name}: false"
-        return says, f"remove it; {_setter(bench, near, role, off=True)}"
+        return says, f"remove it; {_turned_off(bench, near.name, near.owner, role)}"
     if near.owner is not None:
         start = f"remove it: {near.name} belongs to the operator" if exact else f"if you mean {near.name}, remove it"
-        return says, f"{start}; {_setter(bench, near, role)}"
+        return says, f"{start}; {instead(near.owner, role)}"
     return says, fix
 
 
-def _setter(bench: Bench, spec: FlagSpec, role: str, *, off: bool = False) -> str:
-    """What a user does instead of giving a flag that belongs to the operator."""
-    owner = (spec.owner or "").replace("<role>", role)
-    if not owner.startswith("spec."):
-        return owner
-    if owner.count(".") == 2 and owner.startswith("spec.roles."):
-        return f"it belongs to {owner}"
-    if not off:
-        return f"set {owner} instead"
-    sets = bench.ruleset.owned.get(spec.name)
-    words = sets is not None and any(leaf.kind == "str" for leaf in leaves_of(sets))
-    return f"set {owner} to " + ('"Off"' if words else "false")
+def _turned_off(bench: Bench, flag: str, owner: Owner, role: str) -> str:
+    """What a user does instead of turning off a flag that belongs to the operator."""
+    if not isinstance(owner, Field):
+        return instead(owner, role)
+    sets = bench.ruleset.owned.get(flag)
+    takes_text = sets is not None and any(leaf.kind == "str" for leaf in leaves_of(sets))
+    return f"set {field_of(owner, role)} to " + ('"Off"' if takes_text else "false")
 
 
 def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from epd_operator.rules.expression import At, Circumstance, Declared, Leaf, Named, Otherwise, leaves_of
 from epd_operator.rules.finding import Side, plain
+from epd_operator.rules.owner import Declaration, Place, field_of, label_of, place_of
 from epd_operator.rules.process import read
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from epd_operator.rules.context import Bench
     from epd_operator.rules.expression import Expr, Value
     from epd_operator.rules.process import Process
-
-_FIELD: Final = "spec."
 
 
 def sides(bench: Bench, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
@@ -88,47 +87,33 @@ def _leaf(bench: Bench, leaf: Leaf, process: Process, effective: Value = None) -
     """One leaf as it is written, and what becomes of it if that is something else."""
     written = _written(bench, leaf, process)
     changed = None if written is not None and plain(effective) == plain(written) else effective
+    catalogue = bench.catalogue(process.role)
     if leaf.source == "flag" and leaf.name in process.owned:
-        owner = owner_of(bench, leaf.name, process.role)
-        if not owner.startswith(_FIELD):
-            about = owner.removeprefix("it is ")
-            return Side(f"{leaf.name} ({about})", form="alone")
-        if owner.count(".") == 2 and owner.startswith(f"{_FIELD}roles."):
-            there = process.declares(owner.rpartition(".")[2])
-            return Side(owner, form="alone" if there else "value")
+        label = label_of(leaf, catalogue)
+        if label is not None:
+            return Side(label, form="alone")
+        match catalogue.owner(leaf.name):
+            case Declaration(role=role):
+                return Side(f"spec.roles.{role}", form="alone" if process.declares(role) else "value")
+            case Place():
+                return Side(f"spec.roles.{process.role}", form="alone" if process.declares(process.role) else "value")
+            case _:
+                pass
     return Side(_place(bench, leaf, process), written, changed)
 
 
-def owner_of(bench: Bench, name: str, role: str) -> str:
-    """The field that sets a flag of the operator's, a clause that says what does, or nothing where a user does."""
-    spec = bench.catalogue(role).find(name)
-    if spec is None or spec.owner is None:
-        return ""
-    owner = spec.owner.replace("<role>", role)
-    if owner.startswith(_FIELD):
-        return owner.split()[0]
-    return f"{_FIELD}roles.{role}" if owner.startswith("the place under spec.roles") else owner
-
-
 def _place(bench: Bench, leaf: Leaf, process: Process) -> str:
-    if leaf.source == "spec":
-        return leaf.name if leaf.name.startswith("metadata.") else f"{_FIELD}{leaf.name}"
-    if leaf.source == "model":
-        return f"the checkpoint's {leaf.name}"
-    role = f"{_FIELD}roles.{process.role}"
-    if leaf.source == "flag":
-        if bench.bare:
-            return f"--{leaf.name}"
-        owner = owner_of(bench, leaf.name, process.role)
-        return owner if owner.startswith(_FIELD) else f"{role}.args.{leaf.name}"
-    return f"{role}.{leaf.name}" if leaf.source == "field" else leaf.name if bench.bare else f"{role}.env.{leaf.name}"
+    if bench.bare and leaf.source in {"flag", "env"}:
+        return f"--{leaf.name}" if leaf.source == "flag" else leaf.name
+    return place_of(leaf, process.role, bench.catalogue(process.role))
 
 
 def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
     if leaf.source == "flag" and leaf.name in process.owned:
-        place = owner_of(bench, leaf.name, process.role)
-        if place.startswith(_FIELD):
-            value: Value = read(process.document, place.removeprefix(_FIELD))
+        owner = bench.catalogue(process.role).owner(leaf.name)
+        path = None if owner is None else field_of(owner, process.role)
+        if path is not None:
+            value: Value = read(process.document, path.removeprefix("spec."))
             return leaf.value(process) if isinstance(value, Mapping) else value
     if leaf.source == "field":
         return process.field(leaf.name)
