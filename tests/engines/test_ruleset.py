@@ -20,7 +20,7 @@ from tools.corpus.rule_examples import RuleExample, rule_examples
 from tools.differential import environment
 from tools.differential.comparison import VERSION, function
 from tools.mutation.record import BOUNDARIES, VERDICTS, recorded, rows
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

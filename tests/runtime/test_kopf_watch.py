@@ -14,7 +14,7 @@ from epd_operator.runtime.intake import Intake
 from epd_operator.runtime.kopf_watch import Stumbles, registry, settings
 from epd_operator.runtime.liveness import STUMBLE_BOUND, Pulse
 from epd_operator.runtime.queue import WorkQueue
-from epd_operator.runtime.scope import CUSTOM, WATCHED, Key
+from epd_operator.runtime.watch_scope import CUSTOM, WATCHED, Key
 
 if TYPE_CHECKING:
     import kopf

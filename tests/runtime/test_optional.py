@@ -11,7 +11,7 @@ from epd_operator.runtime.intake import Intake
 from epd_operator.runtime.liveness import WATCH_BOUND, Pulse
 from epd_operator.runtime.optional import ABSENT_SECONDS, OptionalWatch
 from epd_operator.runtime.queue import WorkQueue
-from epd_operator.runtime.scope import CUSTOM, Key, Scope
+from epd_operator.runtime.watch_scope import CUSTOM, Key, Scope
 
 Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
 KEY = Key("ns", "demo")

@@ -10,8 +10,8 @@ from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
 from epd_operator.runtime.liveness import LEASE_BOUND, WATCH_BOUND, Pulse
 from epd_operator.runtime.queue import WorkQueue
-from epd_operator.runtime.scope import CUSTOM, WATCHED, Key, Scope, selector
 from epd_operator.runtime.sync import Sync
+from epd_operator.runtime.watch_scope import CUSTOM, WATCHED, Key, Scope, selector
 
 Virtual = Callable[[Coroutine[Any, Any, Any]], Any]
 KEY = Key("ns", "demo")

@@ -9,9 +9,9 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from tools.differential.answer_cache import Notebook
 from tools.differential.comparison import Comparison, command, compare, disagreements
 from tools.differential.generator import PLATFORMS, cases
-from tools.differential.notebook import Notebook
 from tools.differential.oracle import Oracle
 from tools.differential.shrinking import Asked, shrink_all
 from tools.differential.vocabulary import THEMES

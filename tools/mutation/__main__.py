@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from tools.differential.notebook import Notebook
+from tools.differential.answer_cache import Notebook
 from tools.differential.oracle import Oracle
 from tools.mutation.collection import grow
 from tools.mutation.score import Scorer

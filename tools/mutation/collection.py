@@ -29,14 +29,14 @@ from tools.mutation.growth import (
 )
 from tools.mutation.mutant import Mutant, RuleMutant, mutants, through
 from tools.mutation.record import BOUNDARIES, Verdict, recorded, recorded_line, rows
+from tools.mutation.recorded_case import SGLANG
 from tools.mutation.score import noticed, subject_named
-from tools.mutation.subject import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tools.differential.answer_cache import Notebook
     from tools.differential.comparison import Comparison
-    from tools.differential.notebook import Notebook
     from tools.mutation.search_space import Point
 
 ASKED_AT_ONCE: Final = 100

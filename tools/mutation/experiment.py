@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.rules.expression import At, Circumstance, Declared, Expr, Leaf, Named, walk
 from tools.mutation.mutant import Mutant, RuleMutant, ValueMutant
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epd_operator.rules.expression import Value
     from epd_operator.rules.process import Process
     from epd_operator.rules.rule import Rule
-    from tools.mutation.subject import Found, Stand
+    from tools.mutation.recorded_case import Found, Stand
 
 
 RULES: Final = {rule.id: rule for rule in SGLANG.rules}

@@ -19,8 +19,8 @@ from tools.differential.engine import REPORT
 from tools.differential.generator import PLATFORMS, Case, cases
 from tools.mutation.experiment import RULES, Laboratory, dependents
 from tools.mutation.record import VERDICTS, Verdict, rows
+from tools.mutation.recorded_case import SGLANG, Stand, spec
 from tools.mutation.search_space import ROLES, Goal, Point, Walk, bases, deciding, point_of
-from tools.mutation.subject import SGLANG, Stand, spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from epd_operator.rules.expression import Expr, Named
     from tools.mutation.experiment import Effect
     from tools.mutation.mutant import Mutant, RuleMutant
-    from tools.mutation.subject import Found
+    from tools.mutation.recorded_case import Found
 
 SEED: Final = 41
 DRAWN: Final = 3000

@@ -12,7 +12,7 @@ from tests.engines.sglang.test_prerelease import ALL, LINES
 from tools.corpus.field_cases import FieldCase, field_cases
 from tools.corpus.rule_examples import RuleExample, rule_examples
 from tools.differential.comparison import VERSION, function
-from tools.mutation.subject import Found, Stand, line, spec
+from tools.mutation.recorded_case import Found, Stand, line, spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from tools.mutation.experiment import Laboratory
 from tools.mutation.growth import Explorer
 from tools.mutation.mutant import mutants
 from tools.mutation.record import recorded
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

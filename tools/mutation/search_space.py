@@ -34,7 +34,7 @@ from epd_operator.rules.process import Process
 from tools.differential.comparison import VERSION
 from tools.differential.generator import MODEL, PLATFORMS, Case
 from tools.differential.vocabulary import ENV, FLAGS
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

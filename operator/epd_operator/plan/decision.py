@@ -18,9 +18,9 @@ from epd_operator.plan.conditions.swa_pool_ready import Pool, outlook
 from epd_operator.plan.conditions.valid import accepted, acknowledged, refused
 from epd_operator.plan.objects import access, disruption, network, router, service, snapshot, swa_pool, workload
 from epd_operator.plan.observation import name_of
+from epd_operator.plan.render_context import Scope
 from epd_operator.plan.revision import identify
 from epd_operator.plan.rollout import Ref, leftovers
-from epd_operator.plan.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from epd_operator.api.names import LABEL_INSTANCE, MANAGER, STATUS_MANAGER
 from epd_operator.kube.kind import POD, Kind
 from epd_operator.runtime.difference import owned
-from epd_operator.runtime.scope import CUSTOM, Key
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

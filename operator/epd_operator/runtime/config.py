@@ -14,7 +14,7 @@ from epd_operator import __version__
 from epd_operator.api.names import OPERATOR_METRICS_PORT, OPERATOR_PROBES_PORT
 from epd_operator.engines.advisories import AdvisoryError, load
 from epd_operator.runtime.lease import Timing
-from epd_operator.runtime.scope import Scope
+from epd_operator.runtime.watch_scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

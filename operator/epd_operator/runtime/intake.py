@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from epd_operator.api.names import GROUP, KIND, LABEL_INSTANCE
 from epd_operator.runtime.cache import Cache, controller
-from epd_operator.runtime.scope import CUSTOM, Key
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import kopf
 from typing_extensions import override
 
-from epd_operator.runtime.scope import WATCHED, Scope, selector
+from epd_operator.runtime.watch_scope import WATCHED, Scope, selector
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -42,8 +42,8 @@ from epd_operator.runtime.probe import Server
 from epd_operator.runtime.queue import Closed, WorkQueue
 from epd_operator.runtime.reconciler import Reconciler
 from epd_operator.runtime.registrar import Poller, fetch
-from epd_operator.runtime.scope import CUSTOM, Key
 from epd_operator.runtime.sync import Sync
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

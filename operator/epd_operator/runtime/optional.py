@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.kube import ApiError, Cluster, NotFound
-from epd_operator.runtime.scope import OPTIONAL, Scope, selector
+from epd_operator.runtime.watch_scope import OPTIONAL, Scope, selector
 
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind
@@ -27,7 +27,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 class OptionalWatch:
-    """Keeps the cache true for the kinds of `scope.OPTIONAL`.
+    """Keeps the cache true for the kinds of `watch_scope.OPTIONAL`.
 
     Args:
         cluster: transport.

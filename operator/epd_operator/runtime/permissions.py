@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from epd_operator.api.names import GROUP, PLURAL
 from epd_operator.runtime.config import Config
-from epd_operator.runtime.scope import OWNED
+from epd_operator.runtime.watch_scope import OWNED
 
 Scope = Literal["watched", "own"]
 

@@ -28,7 +28,7 @@ from epd_operator.kube import (
 from epd_operator.plan import Event, Observed, Plan, Settings, plan
 from epd_operator.runtime.cache import Cache, Entry, controller
 from epd_operator.runtime.difference import differs, digest, owned, view
-from epd_operator.runtime.scope import CUSTOM, Key, kind_of
+from epd_operator.runtime.watch_scope import CUSTOM, Key, kind_of
 
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind

@@ -16,7 +16,7 @@ from epd_operator.runtime.difference import digest
 
 if TYPE_CHECKING:
     from epd_operator.runtime.cache import Cache
-    from epd_operator.runtime.scope import Key
+    from epd_operator.runtime.watch_scope import Key
 
 log = logging.getLogger(__name__)
 

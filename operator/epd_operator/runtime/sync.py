@@ -14,7 +14,7 @@ import random
 from typing import TYPE_CHECKING
 
 from epd_operator.kube import ApiError, Cluster
-from epd_operator.runtime.scope import WATCHED, Scope, selector
+from epd_operator.runtime.watch_scope import WATCHED, Scope, selector
 
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind

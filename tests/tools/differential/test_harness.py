@@ -11,9 +11,9 @@ from typing_extensions import override
 from epd_operator.rules.finding import Finding
 from epd_operator.rules.judgement import Judgement
 from tools.differential import comparison, environment
+from tools.differential.answer_cache import Notebook
 from tools.differential.comparison import compare, disagreements
 from tools.differential.generator import PLATFORMS, Case, case, cases
-from tools.differential.notebook import Notebook
 from tools.differential.oracle import Answer, Oracle
 from tools.differential.shrinking import shrink_all
 from tools.differential.vocabulary import ALIASES, COMPANIONS, ENV, FLAGS, RECIPES, RISKY, RISKY_ON, THEMES

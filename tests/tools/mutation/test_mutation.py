@@ -17,8 +17,8 @@ from tools.differential.comparison import VERSION
 from tools.mutation.experiment import Effect
 from tools.mutation.mutant import ValueMutant, changes, mutants, rule_mutants, show, through
 from tools.mutation.record import BOUNDARIES, recorded, rows
+from tools.mutation.recorded_case import SGLANG
 from tools.mutation.score import Scorer
-from tools.mutation.subject import SGLANG
 
 SAMPLE = 400
 ENOUGH = 0.9

@@ -18,7 +18,6 @@ from epd_operator.engines.sglang import (
     elastic,
     graph,
     hicache,
-    hole,
     last_checks,
     loading,
     lora,
@@ -27,6 +26,7 @@ from epd_operator.engines.sglang import (
     metrics,
     model,
     moe,
+    operator_only,
     parallel,
     replay,
     resource,
@@ -70,7 +70,7 @@ _MODULES: Final = (
     metrics,
     loading,
     agreement,
-    hole,
+    operator_only,
     resource,
 )
 

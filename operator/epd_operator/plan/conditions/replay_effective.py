@@ -17,8 +17,8 @@ from epd_operator.plan.conditions.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from epd_operator.plan.render_context import Scope
     from epd_operator.plan.router_state import Half, Replay, Report
-    from epd_operator.plan.scope import Scope
 
 HalfName: TypeAlias = Literal["decoder", "encoder"]
 

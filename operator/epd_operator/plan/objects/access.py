@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from epd_operator.api import names
 
 if TYPE_CHECKING:
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 _RBAC = "rbac.authorization.k8s.io"
 

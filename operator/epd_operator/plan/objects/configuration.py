@@ -13,7 +13,7 @@ from epd_operator.api import names
 
 if TYPE_CHECKING:
     from epd_operator.engines.effective import EffectiveSwaPool
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 _VOLUME: Final = "epd-swa-pool"
 

@@ -9,7 +9,7 @@ from epd_operator.plan.objects import security
 
 if TYPE_CHECKING:
     from epd_operator.engines.effective import EffectiveRole
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 
 def resources(scope: Scope, role: EffectiveRole) -> dict[str, Any]:

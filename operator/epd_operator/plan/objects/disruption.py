@@ -8,7 +8,7 @@ from epd_operator.api import names
 from epd_operator.plan.objects import swa_pool
 
 if TYPE_CHECKING:
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 
 def budgets(scope: Scope) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.engines.effective import EffectiveRole
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 KIND: Final = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
 

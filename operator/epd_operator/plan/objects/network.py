@@ -10,7 +10,7 @@ from epd_operator.plan.objects import swa_pool, swa_pool_server
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 SCRAPE_LABEL = f"{names.GROUP}/scrape"
 """Namespaces labelled with this key and the value "true" may read metrics."""

@@ -16,7 +16,7 @@ from epd_operator.plan.revision import single_worker
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 CONTAINER = "router"
 _CONTROL_VOLUME = "epd-control"

@@ -8,7 +8,7 @@ from epd_operator.api import names
 from epd_operator.plan.objects import swa_pool, swa_pool_server
 
 if TYPE_CHECKING:
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 _KIND = ("v1", "Service")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.observation import Object
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 KIND = ("apps/v1", "ControllerRevision")
 

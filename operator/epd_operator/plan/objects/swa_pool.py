@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from epd_operator.plan.objects.swa_pool_server import Program
     from epd_operator.plan.observation import Object
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 _SETTLE_SECONDS: Final = 10
 """Between two stores of a rollout: traffic must not meet several empty ones at once."""

@@ -12,7 +12,7 @@ from epd_operator.plan.objects.placement import metadata, placement
 
 if TYPE_CHECKING:
     from epd_operator.engines.effective import EffectiveSwaPool
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 Program: TypeAlias = Literal["valkey", "master", "store"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.engines.effective import EffectiveRole
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import Scope
 
 CONTAINER = "engine"
 _WEIGHTS_VOLUME = "epd-weights"
