@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FUNCTIONS = Path(__file__).parent / "sglang" / "functions.txt"
 # Where we say no, or more than the engine, on purpose: each rule that a user may override, and why it is there.
-HOLES = {
+OPERATOR_ONLY = {
     "widths-positive": "a width below one starts, and fails in the middle of loading",
     "sizes-positive": "any number is taken for a number of requests or tokens, and fails after the weights are loaded",
     "memory-share-range": "any number is taken for a share, and fails after the weights are loaded",
@@ -145,16 +145,16 @@ def test_no_text_is_the_engines() -> None:
 
 
 def test_what_may_be_overridden_is_a_list_with_reasons() -> None:
-    assert {rule.id for rule in SGLANG.rules if rule.hole} == set(HOLES)
-    assert {rule.id for rule in SGLANG.rules if rule.overridable and not rule.hole} == set(BEYOND_THE_FLAGS)
+    assert {rule.id for rule in SGLANG.rules if rule.operator_only} == set(OPERATOR_ONLY)
+    assert {rule.id for rule in SGLANG.rules if rule.overridable and not rule.operator_only} == set(BEYOND_THE_FLAGS)
 
 
 def breaking(rule: str) -> list[RuleExample]:
     return [example for example in rule_examples() if example.rule == rule and example.speaks]
 
 
-@pytest.mark.parametrize("rule", sorted(HOLES.keys() - BESIDE_THE_LINE.keys()))
-def test_a_hole_is_a_warning_where_the_engine_was_seen_to_accept(rule: str) -> None:
+@pytest.mark.parametrize("rule", sorted(OPERATOR_ONLY.keys() - BESIDE_THE_LINE.keys()))
+def test_an_operator_only_rule_warns_where_the_engine_was_seen_to_accept(rule: str) -> None:
     seen = 0
     for row in (*rows(VERDICTS), *rows(BOUNDARIES)):
         if not row["accepted"] or row.get("config"):
@@ -168,7 +168,7 @@ def test_a_hole_is_a_warning_where_the_engine_was_seen_to_accept(rule: str) -> N
 
 
 @pytest.mark.parametrize("rule", sorted(BESIDE_THE_LINE))
-def test_a_hole_of_a_deployment_says_nothing_about_a_command_line(rule: str) -> None:
+def test_an_operator_only_rule_of_a_deployment_says_nothing_about_a_command_line(rule: str) -> None:
     changes = dict(SPECS[rule])
     env = {**changes.pop("env")}
     assert not changes
@@ -217,8 +217,8 @@ def spec_with(rule: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("rule", sorted(HOLES))
-def test_a_hole_refuses_a_spec_until_it_is_acknowledged(rule: str) -> None:
+@pytest.mark.parametrize("rule", sorted(OPERATOR_ONLY))
+def test_an_operator_only_rule_refuses_a_spec_until_it_is_acknowledged(rule: str) -> None:
     document = spec_with(rule)
     assert rule in {finding.rule for finding in validate(document).errors}
     document["spec"]["engine"]["acknowledge"] = [rule]

@@ -80,7 +80,7 @@ def _row(one: Comparison) -> dict[str, Any]:
 
 def engine_decides(rule: Rule) -> bool:
     """Whether a command line can show that a rule is wrong."""
-    return bool(rule.roles and rule.decided_by and rule.severity == "error" and not rule.hole)
+    return bool(rule.roles and rule.decided_by and rule.severity == "error" and not rule.operator_only)
 
 
 def candidates(explorer: Explorer, laboratory: Laboratory, say: Say, *, walking: bool) -> list[Point]:
@@ -123,7 +123,7 @@ def spoken(laboratory: Laboratory) -> set[str]:
     result = set()
     for one in laboratory.stands:
         accepted = isinstance(one.holds, Verdict) and one.holds.accepted
-        result |= {rule for rule in laboratory.broken(one) if accepted or not RULES[rule].hole}
+        result |= {rule for rule in laboratory.broken(one) if accepted or not RULES[rule].operator_only}
     return result
 
 

@@ -260,7 +260,7 @@ def near_misses(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
 
 def refuses(rule: Rule) -> bool:
     """Whether a rule refuses command lines."""
-    return rule.severity == "error" and not rule.hole
+    return rule.severity == "error" and not rule.operator_only
 
 
 def told_apart(mutant: RuleMutant, starts: Sequence[Point], witnesses: Sequence[Point], draw: Random) -> list[Point]:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from epd_operator.engines import table
 from epd_operator.engines.validation import validate
 from epd_operator.rules.expression import ROLE, Expr
-from epd_operator.rules.judgement import SPEC_ROLES, Bench, judge_command_line, judge_spec
+from epd_operator.rules.judgement import SPEC_ROLES, JudgementContext, judge_command_line, judge_spec
 from epd_operator.rules.process import Process, mapping, read
 from epd_operator.rules.rule import ROLES, Rule
 from epd_operator.rules.version import Refusal, resolve
@@ -22,7 +22,7 @@ from epd_operator.rules.version import Refusal, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from epd_operator.rules.expression import Scope, Value
+    from epd_operator.rules.expression import EvaluationScope, Value
     from epd_operator.rules.ruleset import Ruleset
 
 SGLANG: Final = table.RULESETS["SGLang"]
@@ -76,7 +76,7 @@ class Stand:
 
     def finding_of(self, rule: Rule) -> Found:
         """What a broken rule comes to here."""
-        excused = (rule.hole and self.bare) or (rule.overridable and rule.id in self.acknowledged)
+        excused = (rule.operator_only and self.bare) or (rule.overridable and rule.id in self.acknowledged)
         return Found(rule.id, "warning" if excused else rule.severity, rule.decided_by)
 
     def broken(self, rules: Iterable[Rule]) -> list[Rule]:
@@ -103,7 +103,7 @@ class _Witness(Expr):
         self.seen: list[Process] = []
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         assert isinstance(scope, Process)
         self.seen.append(scope)
         return False
@@ -131,7 +131,7 @@ def line(
     judgements = []
 
     def ask(ruleset: Ruleset) -> None:
-        judgements.append(judge_command_line(Bench(ruleset, version, platform, bare=True), argv, env, facts))
+        judgements.append(judge_command_line(JudgementContext(ruleset, version, platform, bare=True), argv, env, facts))
 
     (process,) = _witnessed(ask)
     constant = tuple(Found(f.rule, f.severity, f.decided_by) for f in judgements[0].findings)

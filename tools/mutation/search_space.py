@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from random import Random
 
-    from epd_operator.rules.expression import Scope
+    from epd_operator.rules.expression import EvaluationScope
 
     Wanted = tuple[Expr, bool]
 
@@ -215,7 +215,7 @@ def _compared(node: Expr) -> list[Any]:
             return []
 
 
-def cost(node: Expr, scope: Scope, *, want: bool) -> int:
+def cost(node: Expr, scope: EvaluationScope, *, want: bool) -> int:
     """How many terms of a condition stand against what is wanted; 0 when it is so."""
     match node:
         case Logic():
@@ -254,7 +254,7 @@ def deciding(node: Expr, given: tuple[Wanted, ...] = ()) -> Iterator[tuple[Expr,
             return
 
 
-def blamed(node: Expr, scope: Scope, *, want: bool) -> list[Leaf | None]:
+def blamed(node: Expr, scope: EvaluationScope, *, want: bool) -> list[Leaf | None]:
     """What the terms read that stand against what is wanted; None stands for the platform."""
     match node:
         case Logic():

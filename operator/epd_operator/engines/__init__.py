@@ -7,6 +7,6 @@ same code. What an engine would refuse is data, too: rules are expressions over 
 """
 
 from epd_operator.engines.catalogue import lookup
-from epd_operator.engines.profile import Context, Port, Profile
+from epd_operator.engines.profile import CommandInputs, Port, Profile
 
-__all__ = ["Context", "Port", "Profile", "lookup"]
+__all__ = ["CommandInputs", "Port", "Profile", "lookup"]

@@ -55,7 +55,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Context:
+class CommandInputs:
     """What a command line needs to know beyond the role.
 
     Attributes:
@@ -157,7 +157,7 @@ class Profile:
     default_grace_seconds: int
     pre_stop_seconds: int
     program: tuple[str, ...]
-    options: Callable[[RoleName, Context], Mapping[str, Any]] = field(repr=False)
+    options: Callable[[RoleName, CommandInputs], Mapping[str, Any]] = field(repr=False)
     image: Callable[[Images], str | None] = field(repr=False)
     role_ports: Callable[[RoleName, int], tuple[Port, ...]] = field(repr=False)
     role_probes: Callable[[RoleName, int, bool], Mapping[str, Probe]] = field(repr=False)
@@ -207,9 +207,9 @@ class Profile:
         """
         return dict(self.agree(spec, role, args))
 
-    def command(self, role: RoleName, context: Context) -> list[str]:
+    def command(self, role: RoleName, inputs: CommandInputs) -> list[str]:
         """The whole command line; its first word is the program."""
-        return [*self.program, *render(self.options(role, context), self.args(role))]
+        return [*self.program, *render(self.options(role, inputs), self.args(role))]
 
     def reads_pool(self, role: RoleName, *, exists: bool) -> bool:
         """Whether the configuration of a pool of windows is mounted in a role's pods.

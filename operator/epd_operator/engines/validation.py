@@ -10,7 +10,7 @@ from epd_operator.api.phrase import REQUIRED, TYPES
 from epd_operator.engines import table
 from epd_operator.rules import version as versions
 from epd_operator.rules.finding import Finding, Side
-from epd_operator.rules.judgement import Bench, Judgement, judge_command_line, judge_spec
+from epd_operator.rules.judgement import Judgement, JudgementContext, judge_command_line, judge_spec
 from epd_operator.rules.process import mapping, read
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def validate_command_line(
     """
     facts = None if config is None else table.checkpoint(config)
     approximate = asked not in {"", version}
-    bench = Bench(table.RULESETS["SGLang"], version, platform, bare=True, lenient=approximate)
-    return replace(judge_command_line(bench, argv, env, facts), approximate=approximate, asked=asked or version)
+    context = JudgementContext(table.RULESETS["SGLang"], version, platform, bare=True, lenient=approximate)
+    return replace(judge_command_line(context, argv, env, facts), approximate=approximate, asked=asked or version)
 
 
 def _structure(document: Mapping[str, Any]) -> tuple[Finding, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Scope:
+class RenderContext:
     """One resource under one profile, ready to be rendered.
 
     Attributes:

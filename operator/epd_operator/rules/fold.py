@@ -42,7 +42,7 @@ from epd_operator.rules.expression import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from epd_operator.rules.expression import Kind, Scope, Value
+    from epd_operator.rules.expression import EvaluationScope, Kind, Value
 
 REQUIRED: Final = frozenset({"prefill", "decode"})
 """Roles that every spec has."""
@@ -57,7 +57,7 @@ class Rank(Expr):
     nullable: bool = False
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return scope.rank
 
 

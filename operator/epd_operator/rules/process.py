@@ -15,7 +15,7 @@ _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass
 class Process:
-    """The scope in which expressions are evaluated; see `expression.Scope`.
+    """The scope in which expressions are evaluated; see `expression.EvaluationScope`.
 
     Attributes:
         role: `encode`, `prefill`, `decode` or `aggregated`.

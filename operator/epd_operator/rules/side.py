@@ -13,19 +13,19 @@ from epd_operator.rules.process import read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from epd_operator.rules.context import Bench
+    from epd_operator.rules.context import JudgementContext
     from epd_operator.rules.expression import Expr, Value
     from epd_operator.rules.process import Process
 
 
-def sides(bench: Bench, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
+def sides(context: JudgementContext, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
     """What clashes, each part once."""
     result: list[Side] = []
     for expression in expressions:
         place, bare = process, expression
         while isinstance(bare, At):
             place, bare = place.at(bare.role), bare.body
-        result += [side for side in _sides(bench, bare, place) if side not in result]
+        result += [side for side in _sides(context, bare, place) if side not in result]
     return tuple(result)
 
 
@@ -55,9 +55,9 @@ def resolved_from(side: Expr) -> Leaf | None:
     return None
 
 
-def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
+def _sides(context: JudgementContext, side: Expr, process: Process) -> Iterator[Side]:
     if isinstance(side, Circumstance):
-        yield _circumstance(bench, side, process)
+        yield _circumstance(context, side, process)
         return
     if isinstance(side, Declared):
         yield Side(f"spec.roles.{side.role}", form="alone" if process.declares(side.role) else "value")
@@ -65,11 +65,11 @@ def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
     leaves = settling(side)
     effective = side.value(process)
     own = resolved_from(side)
-    written = [leaf for leaf in leaves if _written(bench, leaf, process) is not None]
+    written = [leaf for leaf in leaves if _written(context, leaf, process) is not None]
     if own is not None and (not written or any(leaf is own for leaf in written)):
-        yield _leaf(bench, own, process, None if isinstance(side, Leaf) else effective)
+        yield _leaf(context, own, process, None if isinstance(side, Leaf) else effective)
         return
-    shown = [_leaf(bench, leaf, process) for leaf in written or leaves[:1]]
+    shown = [_leaf(context, leaf, process) for leaf in written or leaves[:1]]
     yield from shown
     # A value that was taken over as it stands needs no second name.
     if effective is not None and [plain(one.written) for one in shown] != [plain(effective)]:
@@ -77,17 +77,17 @@ def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
         yield Side(name, None, effective, "derived")
 
 
-def _circumstance(bench: Bench, side: Circumstance, process: Process) -> Side:
+def _circumstance(context: JudgementContext, side: Circumstance, process: Process) -> Side:
     if side.name == "platform":
-        return Side("--platform" if bench.bare else "spec.engine.platform", process.platform)
-    return Side("role", process.role) if bench.bare else Side(f"spec.roles.{process.role}", form="alone")
+        return Side("--platform" if context.bare else "spec.engine.platform", process.platform)
+    return Side("role", process.role) if context.bare else Side(f"spec.roles.{process.role}", form="alone")
 
 
-def _leaf(bench: Bench, leaf: Leaf, process: Process, effective: Value = None) -> Side:
+def _leaf(context: JudgementContext, leaf: Leaf, process: Process, effective: Value = None) -> Side:
     """One leaf as it is written, and what becomes of it if that is something else."""
-    written = _written(bench, leaf, process)
+    written = _written(context, leaf, process)
     changed = None if written is not None and plain(effective) == plain(written) else effective
-    catalogue = bench.catalogue(process.role)
+    catalogue = context.catalogue(process.role)
     if leaf.source == "flag" and leaf.name in process.owned:
         label = label_of(leaf, catalogue)
         if label is not None:
@@ -99,18 +99,18 @@ def _leaf(bench: Bench, leaf: Leaf, process: Process, effective: Value = None) -
                 return Side(f"spec.roles.{process.role}", form="alone" if process.declares(process.role) else "value")
             case _:
                 pass
-    return Side(_place(bench, leaf, process), written, changed)
+    return Side(_place(context, leaf, process), written, changed)
 
 
-def _place(bench: Bench, leaf: Leaf, process: Process) -> str:
-    if bench.bare and leaf.source in {"flag", "env"}:
+def _place(context: JudgementContext, leaf: Leaf, process: Process) -> str:
+    if context.bare and leaf.source in {"flag", "env"}:
         return f"--{leaf.name}" if leaf.source == "flag" else leaf.name
-    return place_of(leaf, process.role, bench.catalogue(process.role))
+    return place_of(leaf, process.role, context.catalogue(process.role))
 
 
-def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
+def _written(context: JudgementContext, leaf: Leaf, process: Process) -> Value:
     if leaf.source == "flag" and leaf.name in process.owned:
-        owner = bench.catalogue(process.role).owner(leaf.name)
+        owner = context.catalogue(process.role).owner(leaf.name)
         path = None if owner is None else field_of(owner, process.role)
         if path is not None:
             value: Value = read(process.document, path.removeprefix("spec."))
@@ -120,13 +120,15 @@ def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
     return process.spec(leaf.name) if leaf.source == "spec" else leaf.value(process)
 
 
-def rests_on_a_fault(bench: Bench, expressions: Sequence[Expr], shown: Sequence[Expr], process: Process) -> bool:
-    """Whether a rule would judge a value that is wrong by itself: that is told once, and not as a clash as well.
+def rests_on_a_fault(
+    context: JudgementContext, expressions: Sequence[Expr], shown: Sequence[Expr], process: Process
+) -> bool:
+    """Whether a rule would judge a value that is wrong by itself: that is reported once, and not as a clash as well.
 
     Args:
-        bench: Names the fields that the schema refuses.
+        context: Names the fields that the schema refuses.
         expressions: Everything that the rule reads.
-        shown: Its sides; a flag whose value is no use counts only where it is one of these.
+        shown: Its sides; a flag with an unusable value counts only where it is one of these.
         process: Whose rule it is.
     """
     for side in shown:
@@ -135,14 +137,14 @@ def rests_on_a_fault(bench: Bench, expressions: Sequence[Expr], shown: Sequence[
             place, bare = place.at(bare.role), bare.body
         if any(leaf.source == "flag" and leaf.name in place.dropped for leaf in settling(bare)):
             return True
-    return bool(bench.refused) and any(
+    return bool(context.refused) and any(
         place == refused or place.startswith(f"{refused}.")
-        for place in _read_places(bench, expressions, process)
-        for refused in bench.refused
+        for place in _read_places(context, expressions, process)
+        for refused in context.refused
     )
 
 
-def _read_places(bench: Bench, expressions: Sequence[Expr], process: Process) -> Iterator[str]:
+def _read_places(context: JudgementContext, expressions: Sequence[Expr], process: Process) -> Iterator[str]:
     """Where everything stands that expressions read, flags of the operator's at the fields that set them."""
     seen: set[tuple[int, str]] = set()
     waiting = [(expression, process) for expression in expressions]
@@ -155,7 +157,7 @@ def _read_places(bench: Bench, expressions: Sequence[Expr], process: Process) ->
         if isinstance(node, At):
             place = place.at(node.role)
         elif isinstance(node, Leaf):
-            yield _place(bench, node, place)
+            yield _place(context, node, place)
             if node.source == "flag" and node.name in place.owned:
                 waiting.append((place.owned[node.name], place))
         waiting += [(part, place) for part in node.parts]

@@ -14,7 +14,7 @@ from epd_operator import __version__
 from epd_operator.api.names import OPERATOR_METRICS_PORT, OPERATOR_PROBES_PORT
 from epd_operator.engines.advisories import AdvisoryError, load
 from epd_operator.runtime.lease import Timing
-from epd_operator.runtime.watch_scope import Scope
+from epd_operator.runtime.watch_scope import WatchScope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Config:
         resync_seconds: How often everything is listed and reconciled anew.
     """
 
-    scope: Scope = field(default_factory=Scope)
+    scope: WatchScope = field(default_factory=WatchScope)
     namespace: str = "epd-system"
     identity: str = ""
     lease: str = "epd-operator"
@@ -110,7 +110,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
         return value
 
     config = Config(
-        scope=Scope(namespaces),
+        scope=WatchScope(namespaces),
         namespace=environ.get("POD_NAMESPACE") or "epd-system",
         identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}",
         lease=environ.get("EPD_LEASE_NAME") or "epd-operator",

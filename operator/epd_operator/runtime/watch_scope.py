@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scope:
+class WatchScope:
     """Where to look.
 
     Attributes:

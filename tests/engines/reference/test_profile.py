@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_operator import api
-from epd_operator.engines import Context, Profile, lookup
+from epd_operator.engines import CommandInputs, Profile, lookup
 from epd_operator.engines.reference.profile import REFERENCE
 from epd_operator.engines.validation import validate
 from epd_workers.reference.serving.options import FLAGS
@@ -167,8 +167,8 @@ def effective_args(role: Any, whole: Spec, grace: int = 60) -> dict[str, Any]:
     return REFERENCE.derived_args(role, whole, grace)
 
 
-def context(model_path: str | None, args: dict[str, Any]) -> Context:
-    return Context({}, "cpu", "toy", model_path, 9000, args, "00ff")
+def context(model_path: str | None, args: dict[str, Any]) -> CommandInputs:
+    return CommandInputs({}, "cpu", "toy", model_path, 9000, args, "00ff")
 
 
 @pytest.mark.parametrize("role", REFERENCE.roles)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, SWA_POOL_FILE, SWA_POOL_FOLDER, RoleName
 from epd_operator.engines.profile import (
     REPLAY_REPORT,
-    Context,
+    CommandInputs,
     DefaultResources,
     Facts,
     Hardware,
@@ -201,20 +201,20 @@ def _followed(prefill: PrefillRole) -> dict[str, Any]:
     return {flag.name: given[flag.name] for flag in _FOLLOWING if flag.name in given}
 
 
-def _options(role: RoleName, context: Context) -> dict[str, Any]:
+def _options(role: RoleName, inputs: CommandInputs) -> dict[str, Any]:
     return {
-        **context.args,
+        **inputs.args,
         "role": role,
         "host": "0.0.0.0",
         "port": HTTP_PORT,
         "advertise-host": "$(POD_IP)",
-        "served-model-name": context.served_name,
-        "bootstrap-port": context.bootstrap_port,
+        "served-model-name": inputs.served_name,
+        "bootstrap-port": inputs.bootstrap_port,
         "encoder-bootstrap-port": ENCODER_PORT,
-        "model-path": context.model_path,
-        "layout-key": context.layout_key,
-        "tenant": None if role == "encode" else context.tenant or None,
-        "swa-pool-config": f"{SWA_POOL_FOLDER}/{SWA_POOL_FILE}" if context.pool else None,
+        "model-path": inputs.model_path,
+        "layout-key": inputs.layout_key,
+        "tenant": None if role == "encode" else inputs.tenant or None,
+        "swa-pool-config": f"{SWA_POOL_FOLDER}/{SWA_POOL_FILE}" if inputs.pool else None,
     }
 
 

@@ -253,7 +253,7 @@ _LAYOUTS: Final = (
         says="pages are laid out as v4, v41, v41_new or auto; the engine looks after the weights are loaded, and stops",
         fix="set SGLANG_DSV4_KV_LAYOUT to one of these, or remove it",
         source=_POOL,
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -267,7 +267,7 @@ _LAYOUTS: Final = (
         "looks after the weights are loaded, and stops",
         fix="set SGLANG_DSV4_COMPRESSED_KV_LAYOUT to auto or fp8, or remove it",
         source=_POOL,
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -278,7 +278,7 @@ _LAYOUTS: Final = (
         "looks after the weights are loaded, and stops",
         fix="remove SGLANG_DSV4_KV_LAYOUT, or set it to auto",
         source=_POOL,
-        hole=True,
+        operator_only=True,
         overridable=True,
         shows={"layout": _LAYOUT_ASKED},
     ),

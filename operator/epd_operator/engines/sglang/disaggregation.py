@@ -125,7 +125,7 @@ _PLUMBING: Final = (
         "weights are loaded, and stops",
         fix=_EARLY,
         source="SGLang 0.5.23, disaggregation/common/conn.py (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -211,7 +211,7 @@ _PLUMBING: Final = (
         fix="remove SGLANG_RUST_SERVER from prefill",
         source=_SOURCE,
         roles=("prefill",),
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(

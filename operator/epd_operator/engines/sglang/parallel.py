@@ -112,7 +112,7 @@ _DATA: Final = (
         says="a server has at least one rank in each direction; the engine does not check it and fails later",
         fix="set each of these to 1 or more, or leave it out",
         source=f"{_PARALLEL}: no check",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(

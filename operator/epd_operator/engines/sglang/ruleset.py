@@ -6,6 +6,7 @@ from typing import Final
 
 from epd_operator.engines import hosting
 from epd_operator.engines.sglang import (
+    advice,
     agreement,
     all_to_all,
     attention,
@@ -31,6 +32,7 @@ from epd_operator.engines.sglang import (
     replay,
     resource,
     serving,
+    silent_overrides,
     speculation,
     storage,
     window,
@@ -71,6 +73,8 @@ _MODULES: Final = (
     loading,
     agreement,
     operator_only,
+    silent_overrides,
+    advice,
     resource,
 )
 

@@ -17,7 +17,7 @@ from epd_operator.rules.rule import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from epd_operator.rules.expression import Leaf, Scope, Value
+    from epd_operator.rules.expression import EvaluationScope, Leaf, Value
 
 TAG: Final = "extra_backend_tag"
 """Source: SGLang 0.5.23, mem_cache/storage: mooncake_store, npu_memcache, simm, umbp."""
@@ -46,7 +46,7 @@ _BY_LINKER: Final = LINKED & (_LINKER_CONFIG.given | ~_CONFIG.given)
 _READ: Final = named("storage_config", when(_BY_LINKER, _LINKER_CONFIG, _CONFIG), _CONFIG, _LINKER_CONFIG)
 
 
-def configured(process: Scope, tag: str) -> dict[str, str]:
+def configured(process: EvaluationScope, tag: str) -> dict[str, str]:
     """The flag that hands the tag to the storage of a process, with what the user configured beside it.
 
     Args:
@@ -179,7 +179,7 @@ _DECODE: Final = (
         "weights",
         fix="remove disaggregation-decode-enable-offload-kvcache: what prefill computed is stored by prefill",
         source="SGLang 0.5.23, disaggregation/decode_kvcache_offload_manager.py (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
 )
