@@ -95,10 +95,10 @@ def test_names_of_resolved_values_are_unique(ruleset: Ruleset) -> None:
 def spoken() -> dict[str, list[bool]]:
     """For each rule, whether it speaks in each recorded thing that it looks at."""
     actual: dict[str, list[bool]] = defaultdict(list)
-    for stand in recorded():
-        broken = {rule.id for rule in stand.broken(SGLANG.rules)}
+    for case in recorded():
+        broken = {rule.id for rule in case.broken(SGLANG.rules)}
         for rule in SGLANG.rules:
-            if stand.applies(rule) and stand.places(rule):
+            if case.applies(rule) and case.places(rule):
                 actual[rule.id].append(rule.id in broken)
     return actual
 

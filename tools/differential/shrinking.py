@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tools.differential.oracle import Answer
 
 
-class Asked(Protocol):
-    """Whatever answers for the engine."""
+class Answers(Protocol):
+    """The engine, or a stand-in for it."""
 
     def ask(self, cases: Sequence[Case]) -> list[Answer]:
         """An answer for each case."""
@@ -25,7 +25,7 @@ class Asked(Protocol):
 
 
 def shrink_all(
-    result: Sequence[Comparison], engine: Asked, kind: Callable[[Comparison], str] = lambda seen: seen.kind
+    result: Sequence[Comparison], engine: Answers, kind: Callable[[Comparison], str] = lambda seen: seen.kind
 ) -> list[Comparison]:
     """Shrink some disagreements side by side.
 
@@ -38,7 +38,7 @@ def shrink_all(
         return list(pool.map(lambda one: shrink(one, engine, kind), result))
 
 
-def shrink(result: Comparison, engine: Asked, kind: Callable[[Comparison], str]) -> Comparison:
+def shrink(result: Comparison, engine: Answers, kind: Callable[[Comparison], str]) -> Comparison:
     """Drop and simplify one thing after the other, until no single step leaves the disagreement as it was."""
     wanted = kind(result)
     smaller = True

@@ -1,7 +1,7 @@
-"""Command lines around a rule: those that just break it, those that just do not, and what a step to a side makes of it.
+"""Command lines around a rule: those that just break it, those that just do not, and those one step away.
 
-The tricky idea: a rule is a condition, so lines that break it are found by walking downhill. The cost of a condition is
-how many of its terms stand the wrong way; a step changes one flag, variable or platform that a wrong term reads, and is
+The tricky idea: a rule is a condition, so lines that break it are found by descent. The cost of a condition is the
+number of its terms with the wrong value; a step changes one flag, variable or platform that a wrong term reads, and is
 kept when the cost does not grow.
 """
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 CATALOGUE: Final = SGLANG.catalogue(VERSION, "aggregated")
 RANK: Final = SGLANG.rank(VERSION)
-# Words that a variable is set to besides what a rule compares it with.
+# Values of a variable besides those that a rule compares it with.
 _SWITCHED: Final = ("1", "0", "true", "false", "x")
 _INTEGERS: Final = (-1, 0, 1, 2, 4, 8)
 _REALS: Final = (-1.0, 0.0, 0.5, 1.0, 1.5)
 _TEXTS: Final = ("x", "", "1", "0", "a,b", "{}", "[]", '{"a": 1}', "tcp://*:6557", "http://e:30000")
-# What no walk would write: settings inside a text.
+# What no search would write: settings inside a string.
 _JSON: Final = {
     "cuda-graph-config": (
         *(f'{{"{phase}": {{"backend": "{name}"}}}}' for phase in ("prefill", "decode") for name in ("full", "x")),
@@ -79,7 +79,7 @@ class Point:
     Attributes:
         platform: What it runs on.
         args: Flags by canonical name.
-        env: variables.
+        env: Variables.
         config: Fields of config.json that differ from the released checkpoint's.
     """
 
@@ -122,7 +122,7 @@ def point_of(case: Case) -> Point | None:
 
 
 def role(args: Mapping[str, Any]) -> str:
-    """What a process with these flags is."""
+    """The role of a process with these flags."""
     if args.get("encoder-only"):
         return "encode"
     mode = args.get("disaggregation-mode")
@@ -130,7 +130,7 @@ def role(args: Mapping[str, Any]) -> str:
 
 
 def bases(configs: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """Lines that the engine accepts: where a walk begins."""
+    """Lines that the engine accepts: where a search begins."""
     modes: tuple[dict[str, Any], ...] = (
         {},
         {"disaggregation-mode": "prefill"},
@@ -143,7 +143,11 @@ def bases(configs: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 class Values:
-    """What each flag or variable that an expression reads may be set to, to stand on either side of a boundary."""
+    """Values of each flag or variable that an expression reads, on either side of a boundary.
+
+    Args:
+        expression: The expression.
+    """
 
     def __init__(self, expression: Expr) -> None:
         nodes = walk(expression)
@@ -188,7 +192,7 @@ class Values:
 
 
 def _readable(name: str, words: Sequence[str]) -> Any:
-    """What the parser makes of words; None when it refuses them."""
+    """The parsed value of some arguments; None when the parser refuses them."""
     spec = CATALOGUE[name]
     try:
         read = [spec.read(word) for word in words]
@@ -203,7 +207,7 @@ def _around(number: float) -> Iterable[float]:
 
 
 def _compared(node: Expr) -> list[Any]:
-    """The words that a node compares with."""
+    """The constants that a node compares with."""
     match node:
         case OneOf():
             return list(node.choices)
@@ -216,7 +220,7 @@ def _compared(node: Expr) -> list[Any]:
 
 
 def cost(node: Expr, scope: EvaluationScope, *, want: bool) -> int:
-    """How many terms of a condition stand against what is wanted; 0 when it is so."""
+    """How many terms of a condition differ from what is wanted; 0 when it has the wanted value."""
     match node:
         case Logic():
             costs = [cost(term, scope, want=want) for term in node.terms]
@@ -255,7 +259,7 @@ def deciding(node: Expr, given: tuple[Wanted, ...] = ()) -> Iterator[tuple[Expr,
 
 
 def blamed(node: Expr, scope: EvaluationScope, *, want: bool) -> list[Leaf | None]:
-    """What the terms read that stand against what is wanted; None stands for the platform."""
+    """What the terms read that differ from what is wanted; None stands for the platform."""
     match node:
         case Logic():
             return [leaf for term in node.terms for leaf in blamed(term, scope, want=want)]
@@ -282,18 +286,22 @@ def _read(node: Expr) -> tuple[Leaf | None, ...]:
 
 
 class Goal:
-    """What a line is wanted to be: one of some alternatives, each of conditions with what is wanted of them."""
+    """What a line should be: one of some alternatives, each of conditions with their wanted values.
+
+    Args:
+        alternatives: The alternatives.
+    """
 
     def __init__(self, *alternatives: Sequence[Wanted]) -> None:
         self.alternatives = alternatives
 
-    def price(self, point: Point) -> int:
-        """How many terms stand against it."""
+    def cost(self, point: Point) -> int:
+        """How many terms differ from it."""
         process = point.process()
         return min(_sum(alternative, process) for alternative in self.alternatives)
 
     def blamed(self, point: Point) -> list[Leaf | None]:
-        """What the terms read that stand against the nearest alternative."""
+        """What the terms read that differ from the nearest alternative."""
         process = point.process()
         nearest = min(self.alternatives, key=lambda alternative: _sum(alternative, process))
         return [leaf for condition, want in nearest for leaf in blamed(condition, process, want=want)]
@@ -303,8 +311,14 @@ def _sum(alternative: Sequence[Wanted], process: Process) -> int:
     return sum(cost(condition, process, want=want) for condition, want in alternative)
 
 
-class Walk:
-    """Ways from a line to one that an expression is true of, or false."""
+class LocalSearch:
+    """A local search for lines on which an expression is true, or false.
+
+    Args:
+        expression: The expression.
+        draw: Source of random numbers.
+        extra: Flags and variables to change besides those that the expression reads.
+    """
 
     def __init__(self, expression: Expr, draw: Random, extra: Iterable[Leaf] = ()) -> None:
         self.values = Values(expression)
@@ -326,21 +340,21 @@ class Walk:
         result += [point.with_(leaf, value) for leaf in leaves.values() for value in self.values.of(leaf)]
         return result if len(result) <= most else self.draw.sample(result, most)
 
-    def to(self, start: Point, goal: Goal, steps: int = STEPS) -> Point | None:
-        """Walk until nothing is left to pay.
+    def reach(self, start: Point, goal: Goal, steps: int = STEPS) -> Point | None:
+        """Search until the cost is 0; None when that takes too long.
 
         Args:
             start: Where to begin.
-            goal: What the line is wanted to be.
-            steps: How long to try.
+            goal: What the line should be.
+            steps: Most steps to try.
         """
-        point, paid = start, goal.price(start)
+        point, paid = start, goal.cost(start)
         blamed = goal.blamed(start)
         for _ in range(steps):
             if paid == 0:
                 return point
             there = self.step(point, blamed)
-            asked = goal.price(there)
+            asked = goal.cost(there)
             if asked <= paid:
                 point, paid = there, asked
                 blamed = goal.blamed(there)

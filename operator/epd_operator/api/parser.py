@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from epd_operator.api.deployment import DeepSeekV41Deployment
 from epd_operator.api.fault import Fault, SpecError
-from epd_operator.api.marker import Rule
+from epd_operator.api.marker import CelRule
 from epd_operator.api.phrase import REQUIRED, of_pattern, of_type
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def broken_rules(document: Mapping[str, Any]) -> Iterator[Fault]:
                 yield Fault(place, value if isinstance(value, str) else None, rule.message)
 
 
-def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[str, Rule, Any]]:
+def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[str, CelRule, Any]]:
     if not isinstance(value, Mapping):
         return
     for rule in getattr(model, "rules", ()):
@@ -75,11 +75,11 @@ def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[s
                     yield from _rules_of(inner, item, f"{below}[{index}]")
 
 
-def _markers(metadata: Sequence[Any], annotation: Any) -> Iterator[Rule]:
+def _markers(metadata: Sequence[Any], annotation: Any) -> Iterator[CelRule]:
     """The rules among a field's annotations, including those inside an optional or a container."""
-    yield from (marker for marker in metadata if isinstance(marker, Rule))
+    yield from (marker for marker in metadata if isinstance(marker, CelRule))
     for inner in get_args(annotation):
-        yield from (marker for marker in getattr(inner, "__metadata__", ()) if isinstance(marker, Rule))
+        yield from (marker for marker in getattr(inner, "__metadata__", ()) if isinstance(marker, CelRule))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from epd_operator import __version__
 from epd_operator.cli import usage as texts
+from epd_operator.platform import GPU_PLATFORMS
 
 # Each command imports what it needs: `epd version` must not pay for a Kubernetes client.
 # ruff: noqa: PLC0415
@@ -21,7 +22,6 @@ from epd_operator.cli import usage as texts
 Command = Callable[[argparse.Namespace], int]
 Adder = Callable[..., argparse.ArgumentParser]
 
-PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
 ROLES: Final = ("aggregated", "prefill", "decode", "encode")
 
 
@@ -72,7 +72,7 @@ def _offline(command: Adder) -> None:
     validate.add_argument("-o", "--output", choices=("text", "json", "sarif"), default="text", help="(default: text)")
     validate.add_argument(
         "--platform",
-        choices=PLATFORMS,
+        choices=GPU_PLATFORMS,
         help="judge SGLang for this platform (default: what the object says; for command lines cuda-sm90)",
     )
     validate.add_argument(

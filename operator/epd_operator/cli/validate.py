@@ -16,6 +16,7 @@ from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.cli.verdict import Tally, Verdict
 from epd_operator.engines import table, validation
 from epd_operator.engines.advisories import AdvisoryError, load
+from epd_operator.platform import GPU_PLATFORMS
 from epd_operator.rules import commandline
 from epd_operator.rules import version as versions
 from epd_operator.rules.finding import Finding, Side
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Output = Literal["text", "json", "sarif"]
 
-PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
 ROLE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "aggregated": (),
     "prefill": ("--disaggregation-mode", "prefill"),
@@ -131,7 +131,7 @@ def cases(path: str, options: Options) -> int:
     platform = options.platform or table.RULESETS["SGLang"].default_platform
     try:
         engine = _engine(options)
-        return case.judge(path, engine, platform, PLATFORMS, sys.stdout, strict=options.strict)
+        return case.judge(path, engine, platform, GPU_PLATFORMS, sys.stdout, strict=options.strict)
     except VersionError as error:
         return _unusable(str(error))
     except ReadError as error:
