@@ -3,9 +3,9 @@
 A mutant is killed when an expectation of a recorded case fails: the engine's verdict on a command line, the function
 that it names, a value that it resolves, what a field case or an example of a rule expects. Of the others, some are
 equivalent to the right rule. Equivalence cannot be decided, so it is sampled: the mutant and the right rule are
-compared on all lines around the rule (`growth.Explorer`: lines on which each term of the rule alone decides, found by local
-search, lines that break it among the recorded and thousands of drawn ones, and the lines one step away from all these;
-for rules about pods and pairs, every join of two of their examples). A mutant that changes no finding and no
+compared on all lines around the rule (`growth.Explorer`: lines on which each term of the rule alone decides, found by
+local search, lines that break it among the recorded and thousands of drawn ones, and the lines one step away from all
+these; for rules about pods and pairs, every join of two of their examples). A mutant that changes no finding and no
 shown value on any of them is counted as *alike* and left out of the share.
 
 What is compared is the outcome: which functions of the engine refuse, what is warned of, and the values of what is

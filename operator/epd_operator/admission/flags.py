@@ -25,7 +25,7 @@ RULES: Final = ("flag-unknown", "flag-of-another-version", "flag-owned", "flag-v
 _CODES: Final[Mapping[str, str]] = {"bool": "b", "int": "i", "human-int": "h", "float": "f", "log-level": "l"}
 _STRING: Final = "s"
 _LEVELS: Final = ("CRITICAL", "DEBUG", "ERROR", "FATAL", "INFO", "NOTSET", "WARN", "WARNING")
-_WORDS: Final[Mapping[str, str]] = {
+_EXPECTED: Final[Mapping[str, str]] = {
     "b": "true or false",
     "i": "a whole number",
     "h": 'a whole number or a string such as "1k"',
@@ -122,9 +122,9 @@ def findings(role: str, args: str, bad: str, name: str) -> str:
     what = f"{quoted(place)} + {cut('flag')} + {_given(value)}"
     foreign = f"{args}.filter(flag, !(flag in {known}) && !(flag in {owned})"
     unknown = f"{foreign} && !(flag in {removed})).map(flag, '[flag-unknown] ' + {what} + "
-    unknown += "': is no flag of ' + variables.version + ': correct its spelling or remove it')"
+    unknown += "': unknown flag in ' + variables.version + ': correct its spelling or remove it')"
     renamed = f"{foreign} && flag in {removed}).map(flag, '[flag-of-another-version] ' + {what} + "
-    renamed += f"': is no flag of ' + variables.version + ', but of another version: ' + {removed}[flag])"
+    renamed += f"': unknown in ' + variables.version + ', a flag of another version: ' + {removed}[flag])"
     taken = f"{args}.filter(flag, flag in {owned}).map(flag, '[flag-owned] ' + {what} + "
     taken += f"': belongs to the operator: remove it; ' + {owned}[flag].replace('<role>', '{role}'))"
     wrong = f"{bad}.map(flag, '[flag-value] ' + {what} + ': must ' + {_must(name, value)} + ': correct the value')"
@@ -143,7 +143,7 @@ def _given(value: str) -> str:
 def _must(name: str, value: str) -> str:
     """CEL of what the value of a flag must, a verb first."""
     known, words, numbers = (f"variables.{name}_{part}" for part in ("known", "words", "numbers"))
-    types = "".join(f"{known}[flag].startsWith('{code}') ? {quoted(text)} : " for code, text in _WORDS.items())
+    types = "".join(f"{known}[flag].startsWith('{code}') ? {quoted(text)} : " for code, text in _EXPECTED.items())
     bounds = " + ".join(
         f"(flag in variables.{name}_{end} ? ', at {end} ' + string(variables.{name}_{end}[flag]) : '')"
         for end in ("least", "most")

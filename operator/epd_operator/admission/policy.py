@@ -186,7 +186,7 @@ def _broken(ruleset: Ruleset, folder: Folder) -> Iterator[Broken]:
     for role in ("", *SPEC_ROLES):
         present = folder.fold(declared(role), role).expr if role else folder.const(True)
         result = list(_broken_by(ruleset, folder, role, present))
-        # Where a role is refused whatever it holds, what else is wrong with it need not be told at once.
+        # Where a role is refused in any form, its other faults need not be reported at once.
         outright = [one for one in result if one.condition is present and not one.rule.overridable]
         yield from outright or result
 

@@ -41,7 +41,7 @@ def parse(document: Mapping[str, Any]) -> DeepSeekV41Deployment:
 
 
 def broken_rules(document: Mapping[str, Any]) -> Iterator[Fault]:
-    """The faults that the rules on the models find in a raw document, whatever its types look like."""
+    """The faults that the rules on the models find in a raw document, even where types are wrong."""
     for path, rule, value in _rules_of(DeepSeekV41Deployment, document, ""):
         if rule.holds is None:
             continue
@@ -110,7 +110,7 @@ def _faults(details: Sequence[ErrorDetails]) -> Iterator[Fault]:
 
 
 def _sentence(message: str) -> str:
-    """Pydantic's words without its subject: 'Input should be a valid integer' -> 'must be a valid integer'."""
+    """Pydantic's message without its subject: 'Input should be a valid integer' -> 'must be a valid integer'."""
     message = message.removeprefix("Value error, ")
     for subject in ("Input should ", "String should ", "List should ", "Dictionary should "):
         if message.startswith(subject):
@@ -121,8 +121,8 @@ def _sentence(message: str) -> str:
 def _place(location: Sequence[int | str]) -> tuple[str, list[str]]:
     """The path as a user writes it, and the fields known at its parent.
 
-    Pydantic adds the branch of a union to a location; a branch is no field, so what the models do not know is dropped
-    unless it stands in a free map.
+    Pydantic adds the branch of a union to a location; a branch is not a field, so what the models do not know is
+    dropped unless it stands in a free map.
     """
     path = ""
     known: list[str] = []

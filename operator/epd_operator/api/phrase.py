@@ -1,4 +1,4 @@
-"""What pydantic says of a value, in the words of someone who writes YAML: the rule, then the way out."""
+"""Pydantic's messages, reworded for people who write YAML: the rule, then the way out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_pattern(pattern: str, value: Any) -> str:
 
 
 def of_type(wanted: str, value: Any) -> str | None:
-    """What to write instead of a value of the wrong type; None when this module has no better words than pydantic.
+    """What to write instead of a value of the wrong type; None where pydantic's own message will do.
 
     Args:
         wanted: pydantic's name of the fault, such as `int_type`.

@@ -27,7 +27,7 @@ def _between(field: str, least: str, most: str, why: str, fix: str) -> CelRule:
 
     def holds(value: Any) -> bool:
         seconds = duration.parse(value)
-        return seconds is None or low <= seconds <= high  # what is no duration has a message of its own
+        return seconds is None or low <= seconds <= high  # anything but a duration has a message of its own
 
     return CelRule(
         f"duration(self) >= duration('{least}') && duration(self) <= duration('{most}')",

@@ -120,7 +120,7 @@ def _offline(command: Adder) -> None:
 def _namespace(text: str) -> str:
     if len(text) > 63 or re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", text, re.ASCII) is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a namespace: give at most 63 lower-case letters, digits and dashes, "
+            f"{text!r} is not a namespace name: give at most 63 lower-case letters, digits and dashes, "
             "with a letter or digit at both ends"
         )
     return text
@@ -130,7 +130,7 @@ def _rate(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < (result := float(text)) < math.inf:
             return result
-    raise argparse.ArgumentTypeError(f"{text!r} is no rate: give a number above zero, such as 25 or 0.5")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a rate: give a number above zero, such as 25 or 0.5")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

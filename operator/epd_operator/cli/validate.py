@@ -39,7 +39,7 @@ ROLE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "decode": ("--disaggregation-mode", "decode"),
     "encode": ("--encoder-only",),
 }
-"""Flags by which SGLang 0.5.23 is told its role (server_args.py)."""
+"""Flags that set the role of SGLang 0.5.23 (server_args.py)."""
 _OPTIONS: Final = {"platform": "--platform", "version": "--engine-version"}
 ROLE_CONTRADICTION: Final = "role-contradiction"
 

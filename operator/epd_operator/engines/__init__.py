@@ -2,7 +2,7 @@
 
 The tricky idea: nothing downstream asks which engine runs. A `Profile` answers every question that differs between
 engines (flags, command line, ports, probes, defaults), so the plan for a toy CPU server and for a GPU server is the
-same code. What an engine would refuse is data, too: rules are expressions over what it makes of its flags
+same code. What an engine would refuse is data, too: rules are expressions over the values that it resolves its flags to
 (`expression`, `rule`), and `validation` answers the one question that everybody asks about a spec.
 """
 

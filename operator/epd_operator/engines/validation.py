@@ -76,7 +76,7 @@ def validate_command_line(
     Args:
         version: A version with rules.
         platform: `cuda-sm90`, `cuda-sm100` or `hip-gfx950`.
-        argv: The words after the program.
+        argv: The arguments after the program.
         env: Environment variables.
         config: Fields of config.json that differ from the released checkpoint's.
         asked: The version that the user asked for, when these rules only stand in for its own: it may well have flags

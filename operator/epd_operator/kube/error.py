@@ -123,7 +123,7 @@ def from_answer(call: str, status: int, body: bytes, headers: Mapping[str, str])
     Args:
         call: Method and path.
         status: HTTP status.
-        body: A Status object in JSON, or whatever a proxy in between sent.
+        body: A Status object in JSON, or what a proxy in between sent.
         headers: Answer headers; only `Retry-After` is read.
     """
     document = _status_object(body)

@@ -55,10 +55,10 @@ def leftovers(
     """Sort the live children that are not planned into those to delete and those to hold.
 
     Args:
-        owner_uid: Uid of the custom resource; objects without its controller reference are nobody's business here.
+        owner_uid: Uid of the custom resource; objects without its controller reference are left alone.
         planned: Every object of the plan.
         observed: The cluster.
-        healths: What each part has come to.
+        healths: The state of each part.
         policies: Whether the spec asks for NetworkPolicies; when not, they go at once.
     """
     wanted = {(obj["kind"], name_of(obj)) for obj in planned}

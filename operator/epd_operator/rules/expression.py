@@ -78,7 +78,7 @@ class Expr(ABC):
 
     @abstractmethod
     def value(self, scope: EvaluationScope) -> Value:
-        """What the expression is in a scope; never raises."""
+        """The value of the expression in a scope; never raises."""
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -506,7 +506,7 @@ class Text(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Opaque(Expr):
-    """A function that CEL has no words for; an admission policy takes `blind` instead, and the controller catches it.
+    """A function that CEL cannot express; an admission policy takes `blind` instead, and the controller catches it.
 
     Attributes:
         name: What it finds out, for the list of things that an admission policy cannot see.

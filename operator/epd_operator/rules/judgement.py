@@ -46,7 +46,8 @@ class Judgement:
         version: The version whose rules were applied.
         approximate: The version asked for has no rules of its own.
         asked: The version asked for; empty when no rules were applied.
-        resolved: By role, what the engine makes of its flags; names are the engine's own where it has one.
+        resolved: By role, the values that the engine resolves its flags to, under the engine's own names where it has
+            them.
     """
 
     findings: tuple[Finding, ...]
@@ -148,7 +149,7 @@ def judge_spec(
     )
     processes: dict[str, Process] = {}
     findings: list[Finding] = []
-    # The served name falls back on the object's own, which is no part of the spec.
+    # The served name defaults to the object's own, which is not part of the spec.
     whole = {**spec, "metadata": {"name": read(document, "metadata.name")}}
     for role in SPEC_ROLES:
         declared = read(spec, f"roles.{role}")
@@ -273,7 +274,7 @@ def _unknown(context: JudgementContext, catalogue: Catalogue, name: str, role: s
         return says, fix
     exact = near.name == catalogue.canonical(bare)
     if exact and bare != name and near.switch:
-        says = f"is {near.name} turned off, which args say by a value"
+        says = f"turns {near.name} off, which args do by a value"
         if near.owner is None:
             return says, f"write {near.name}: false"
         return says, f"remove it; {_turned_off(context, near.name, near.owner, role)}"
@@ -322,7 +323,7 @@ def _owned_variables(context: JudgementContext, role: str, declared: Mapping[str
 
 
 def _acknowledgements(context: JudgementContext, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """What is acknowledged to no effect. Advisories come and go, so an id that nothing has is no reason to refuse."""
+    """Acknowledgements without effect. Advisories come and go, so an unknown id is not a reason to refuse."""
     overridable = {rule.id for rule in context.ruleset.rules if rule.overridable}
     known = {advisory.id for advisory in context.advisories} | overridable
     fixed = {*BUILT_IN, *(rule.id for rule in context.ruleset.rules)} - overridable

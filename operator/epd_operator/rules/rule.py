@@ -34,14 +34,14 @@ _ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that must not be, or that a user should hear of.
+    """One thing that must not be, or that a user should know.
 
     Attributes:
         id: Words with dashes, for ever the same: people acknowledge and search by it.
         when: True when the rule is broken.
         sides: What clashes, at least one; flags, variables, fields, or resolved values. A finding shows what stands
             there and which field set it.
-        says: The rule in words, a clause that reads well behind the sides and a colon, such as `decoder replay needs
+        says: The rule as a clause that reads well behind the sides and a colon, such as `decoder replay needs
             ...` or `must be ...`; `{name}` stands for a value of `shows`.
         fix: The way out, a clause in the imperative.
         source: Where it can be read up.

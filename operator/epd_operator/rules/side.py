@@ -38,7 +38,7 @@ def resolved_from(side: Expr) -> Leaf | None:
     """The leaf whose own resolved form a side is: of the same kind, and the value is named after it.
 
     A suffix tells stages of one value apart, such as `ep_size_asked` of `ep-size`. Anything else is another quantity,
-    however few leaves settle it: `attn_tp_size` is no form of `tp-size`.
+    however few leaves settle it: `attn_tp_size` is not a form of `tp-size`.
     """
     leaves = settling(side)
     if isinstance(side, Leaf):

@@ -2,7 +2,7 @@
 
 Three sources write here: watch events, our own lists, and the answers to our own writes. They arrive in any order, so
 the newer resourceVersion wins (they are comparable within one kind), and a deletion leaves a tombstone against late
-news of the dead.
+events of a deleted object.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Cache:
         return [self._entries[place].obj for place in places]
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> bool:
-        """Store what was seen; False when it is no news."""
+        """Store what was seen; False when it is not newer than what is stored."""
         place = _place(kind, obj)
         version = str(obj["metadata"].get("resourceVersion", ""))
         known = self._entries.get(place)
@@ -145,7 +145,7 @@ class Cache:
             version: ResourceVersion of the list.
 
         Returns:
-            What is news, and what had vanished unseen.
+            What is new, and what had been deleted unseen.
         """
         listed, news = set(), []
         for item in items:

@@ -2,7 +2,7 @@
 
 The order of leaving matters. On SIGTERM: no more keys, the workers finish, the lease is given back, and only then are
 the watches torn down; so the other replica starts at once and never beside a writer. When the lease is *lost* the
-process ends on the spot, in the middle of whatever it does.
+process ends on the spot, in the middle of its work.
 """
 
 from __future__ import annotations

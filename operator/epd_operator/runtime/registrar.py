@@ -38,7 +38,7 @@ Fetch = Callable[[str], Any]
 
 @dataclass
 class _Router:
-    """The last word of one registrar."""
+    """The last report of one registrar."""
 
     document: dict[str, Any]
     misses: int = 0

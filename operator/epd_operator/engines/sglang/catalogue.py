@@ -5,9 +5,9 @@ number of values, and the roles where it does something (E encode, P prefill, D 
 names none). To make it again for another release, install that release, build `argparse.ArgumentParser()`, hand it to
 `sglang.srt.server_args.ServerArgs.add_cli_args`, and write down what each entry of `parser._actions` says.
 
-The two commits before the release are told by difference. Known of both: decoder replay is a plain switch there, off
-unless given (commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py). Everything else is inferred: their parsers were not
-read, and the flags of 0.5.23 stand in for theirs.
+The two commits before the release are described by their differences. Known of both: decoder replay is a plain switch
+there, off unless given (commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py). Everything else is inferred: their
+parsers were not read, and the flags of 0.5.23 stand in for theirs.
 """
 
 from __future__ import annotations

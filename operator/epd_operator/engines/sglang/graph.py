@@ -1,7 +1,7 @@
 """CUDA graphs of prefill and decode: which back end each phase ends up with.
 
 The tricky idea: three ways to say it are ranked, `--cuda-graph-config` before `--cuda-graph-backend-*` before the
-switches that turn graphs off, and whatever was said stays: only a phase that nobody spoke of follows the model and the
+switches that turn graphs off, and what was set stays: only a phase that nothing sets follows the model and the
 role. For DeepSeek-V4.1 that means no prefill graph unless someone asks for one.
 """
 
@@ -35,7 +35,7 @@ _OFF: Final = flag("disable-cuda-graph") | IS_DWDP
 
 
 def settings(text: Value, phase: str) -> Mapping[str, Any]:
-    """What `--cuda-graph-config` says of a phase, `prefill` or `decode`; nothing when it is no such JSON."""
+    """What `--cuda-graph-config` says of a phase, `prefill` or `decode`; nothing when it is not such JSON."""
     try:
         phases = json.loads(str(text))
     except (ValueError, RecursionError):
@@ -48,7 +48,7 @@ _LONGEST: Final = "max_context_size"
 
 
 def _backend_in(text: Value, phase: str) -> Value:
-    """The back end named for a phase; a value that is no text as JSON, which no back end is called."""
+    """The back end named for a phase; a value other than a string as JSON, which names no back end."""
     message = settings(text, phase)
     if "backend" not in message:
         return None
@@ -56,7 +56,7 @@ def _backend_in(text: Value, phase: str) -> Value:
 
 
 def _context_in(text: Value) -> Value:
-    """Longest context of the prefill graph in tokens, before it is rounded up to pages; 0 when it is no number."""
+    """Longest context of the prefill graph in tokens, before it is rounded up to pages; 0 when it is not a number."""
     asked = settings(text, "prefill").get(_LONGEST)
     if asked is None or isinstance(asked, int):
         return None if asked is None else int(asked)

@@ -68,7 +68,8 @@ RULES: Final = (
         id="encoder-replay-prefill-cp",
         when=every(flag("enable-encoder-swa-bounded-replay"), IS_V41, PREFILL_CP),
         sides=(_ENCODER, written("enable-prefill-cp")),
-        says="encoder replay does not work with context parallelism, and the engine looks before prefill CP sets it",
+        says="encoder replay does not work with context parallelism, and the engine checks for it before prefill CP "
+        "turns it on",
         fix="turn one of them off",
         source="SGLang 0.5.23, arg_groups/deepseek_v4_hook.py: refused with attn-cp-size, not with prefill CP",
         operator_only=True,

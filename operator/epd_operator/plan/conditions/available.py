@@ -1,4 +1,4 @@
-"""Whether a text request can be served now: the registrars' word, not the pods' readiness."""
+"""Whether a text request can be served now, by the registrars' reports, not by the pods' readiness."""
 
 from __future__ import annotations
 

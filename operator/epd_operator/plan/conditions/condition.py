@@ -26,7 +26,7 @@ _WANTED: Final = frozenset(
         Reason.TURNED_OFF,
     }
 )
-"""What follows from the spec is no warning, although something is not ready for a while."""
+"""Reasons that follow from the spec: not a warning, although something is not ready for a while."""
 _NEEDS_HELP: Final = frozenset(
     {
         Reason.UNSCHEDULABLE,
@@ -88,9 +88,9 @@ def write(
 def transitions(assessments: Mapping[str, Assessment], before: Mapping[str, Mapping[str, Any]]) -> tuple[Event, ...]:
     """Events for the conditions whose status differs from before.
 
-    A condition that is new is told only when it is bad news that needs a person: that nothing is ready yet is no news.
-    A part that stays not ready is told again when its reason becomes one that waiting does not cure; `Ready` is not,
-    as it only repeats the part.
+    A new condition is reported only when it needs a person: that nothing is ready yet does not. A part that stays not
+    ready is reported again when its reason becomes one that waiting does not cure; `Ready` is not, as it only repeats
+    the part.
     """
     events = []
     for condition_type in CONDITION_TYPES:

@@ -139,9 +139,8 @@ def _assess(target: Target, live: Object | None, observed: Observed) -> Assessme
     if not _as_specified(target, live):
         changing = f"{target.kind} {target.name} is being changed"
         if live["kind"] != "Deployment" and not live.get("status"):
-            changing = (
-                f"{target.kind} {target.name} was taken up by nobody yet; does the LeaderWorkerSet controller run?"
-            )
+            seen = f"{target.kind} {target.name} has not been seen by a controller yet"
+            changing = f"{seen}; does the LeaderWorkerSet controller run?"
         return Assessment(False, Reason.SCALING, f"{progress}; {changing}")
     pods = [p for p in observed.pods if component_of(p) == target.part and _revision(p) == target.revision]
     if not _complete(target, live):
@@ -193,7 +192,7 @@ def _revision(pod: Object) -> str:
 
 
 def _complaint(pods: Sequence[Object], router_states: Sequence[RouterState]) -> Assessment | None:
-    """What the registrars have against pods that are Ready for the kubelet; None also while none has answered."""
+    """Why registrars do not use pods that are Ready for the kubelet; None also while none has answered."""
     # A pod without this label follows the leader of its group: no registrar looks at it.
     ours = {name_of(pod): labels(pod).get(names.LABEL_ROLE, "") for pod in pods if is_ready(pod)}
     workers = {name for name, part in ours.items() if part in {"prefill", "decode"}}

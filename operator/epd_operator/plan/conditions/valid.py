@@ -1,4 +1,4 @@
-"""The condition `Valid`: what the rules said of a spec, in words for people and a reason for machines."""
+"""The condition `Valid`: the findings on a spec as a message for people and a reason for machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def refused(errors: Sequence[Finding]) -> Assessment:
-    """The verdict on a spec that must not run; its reason is that of the first error.
+    """The condition of a spec that must not run; its reason is that of the first error.
 
     Args:
         errors: Everything that refuses it, at least one.
@@ -28,7 +28,7 @@ def refused(errors: Sequence[Finding]) -> Assessment:
 
 
 def accepted(profile: Profile, judgement: Judgement) -> Assessment:
-    """The verdict on a spec that may run, with everything that it was warned of."""
+    """The condition of a spec that may run, with all of its warnings."""
     judged = f"{profile.engine_type} {profile.version}"
     warnings = [str(finding) for finding in judgement.findings]
     reported = f"; {_count(len(warnings))}: {'; '.join(warnings)}" if warnings else ""
@@ -39,7 +39,7 @@ def accepted(profile: Profile, judgement: Judgement) -> Assessment:
 
 
 def acknowledged(judgement: Judgement) -> list[str]:
-    """Ids of the rules that would speak if the user had not acknowledged them."""
+    """Ids of the broken rules that the user has acknowledged."""
     return sorted({finding.rule for finding in judgement.findings if finding.acknowledged})
 
 

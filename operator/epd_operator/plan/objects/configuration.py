@@ -1,4 +1,4 @@
-"""What engines are told about their pool of windows: one file, which may change while they run.
+"""The engines' configuration of their pool of windows: one file, which may change while they run.
 
 The tricky idea: an engine reads the file again and again, so everything that changes in it changes no pod. The mount is
 optional: pods that have it start with the file or without it, and one that appears or goes is noticed.

@@ -51,8 +51,8 @@ def network(role: EffectiveRole) -> dict[str, Any]:
 def ports(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
     """Ports of the engine's container.
 
-    On the node's network each of them is the node's: told as such, the scheduler never puts two pods with one port on
-    one node, and says "free ports" where that leaves a pod without a node.
+    On the node's network each of them is the node's: declared as host ports, the scheduler never puts two pods with one
+    port on one node, and says "free ports" where that leaves a pod without a node.
     """
     result = []
     for port in context.profile.ports(role.name, context.effective.bootstrap_port):

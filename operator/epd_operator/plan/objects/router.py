@@ -102,7 +102,7 @@ def flags(context: RenderContext) -> list[str]:
         "health-success-threshold": 1,
         "worker-startup-check-interval": 1,
         # The registrar registers pods that are Ready, and tries again. A registration that outlived its pod would
-        # end up with whoever gets the pod's address next.
+        # reach the pod that gets the address next.
         "worker-startup-timeout-secs": 10,
         # Below the keep-alive of the engines (5 s), or a request is sent into a connection that closes.
         "upstream-pool-idle-timeout-secs": 3,
@@ -114,14 +114,14 @@ def flags(context: RenderContext) -> list[str]:
     }
     if router.max_concurrent_requests:
         values["max-concurrent-requests"] = router.max_concurrent_requests
-    words = [word for flag, value in values.items() for word in (f"--{flag}", str(value))]
+    arguments = [argument for flag, value in values.items() for argument in (f"--{flag}", str(value))]
     # The breaker counts answers, also those that are right: while no encoder is left, the 503s to image requests would
     # shut every prefill out, and text with them. Lost workers are found by the health check and by the registrar.
     switches = ["--disable-circuit-breaker"]
     if "power_of_two" in {router.prefill_policy, router.decode_policy}:
         # Without it the router counts the workers it starts with, and refuses this policy for want of two.
         switches.append("--enable-igw")
-    return ["--pd-disaggregation", *words, *switches]
+    return ["--pd-disaggregation", *arguments, *switches]
 
 
 def _attempts(*, single: bool) -> int:
@@ -170,7 +170,7 @@ def _router(context: RenderContext, image: str) -> dict[str, Any]:
 
 
 def _registrar(context: RenderContext, image: str) -> dict[str, Any]:
-    words = {
+    arguments = {
         "namespace": context.namespace,
         "selector": f"{names.LABEL_INSTANCE}={context.name}",
         "router": f"http://127.0.0.1:{names.CLIENT_PORT}",
@@ -183,7 +183,7 @@ def _registrar(context: RenderContext, image: str) -> dict[str, Any]:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["epd-registrar"],
-        "args": [word for flag, value in words.items() for word in (f"--{flag}", str(value))],
+        "args": [argument for flag, value in arguments.items() for argument in (f"--{flag}", str(value))],
         "env": [
             {"name": "HOME", "value": security.SCRATCH_PATH},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

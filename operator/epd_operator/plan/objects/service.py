@@ -19,7 +19,7 @@ def services(context: RenderContext) -> list[dict[str, Any]]:
 
 
 def url(context: RenderContext) -> str:
-    """Address of the client Service inside the cluster, whatever the cluster's DNS domain is."""
+    """Address of the client Service inside the cluster, independent of the cluster's DNS domain."""
     port = context.effective.router.service_port
     return f"http://{names.client_service(context.name)}.{context.namespace}.svc:{port}"
 

@@ -77,11 +77,11 @@ def pod_template(context: RenderContext, pool: EffectiveSwaPool, program: Progra
         part: The component that its pods are labelled with.
     """
     own = names.selector(context.name, part)
-    wished = placement(pool.pod, own)
+    requested = placement(pool.pod, own)
     if program == "store":
         # A node that fails takes the windows of one store.
         spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
-        wished.setdefault("topologySpreadConstraints", [{"labelSelector": {"matchLabels": own}, **spread}])
+        requested.setdefault("topologySpreadConstraints", [{"labelSelector": {"matchLabels": own}, **spread}])
     return {
         "metadata": metadata(pool.pod, context.pod_labels(part)),
         "spec": {
@@ -90,7 +90,7 @@ def pod_template(context: RenderContext, pool: EffectiveSwaPool, program: Progra
             "serviceAccountName": names.engine_account(context.name),
             "securityContext": security.pod_security(),
             "terminationGracePeriodSeconds": STORE_GRACE_SECONDS if program == "store" else GRACE_SECONDS,
-            **wished,
+            **requested,
             "containers": [_container(context, pool, program)],
             "volumes": [security.scratch_volume()],
         },
@@ -112,7 +112,7 @@ def _container(context: RenderContext, pool: EffectiveSwaPool, program: Program)
         # A store without its master is not ready, and alive: it joins by itself.
         "startupProbe": _probe("/live", period=1, failures=60),
         "readinessProbe": _probe("/health", period=2, failures=3),
-        # A server that hangs costs every lookup its deadline until it is started anew.
+        # A server that hangs costs every lookup its deadline until it is restarted.
         "livenessProbe": _probe("/live", period=10, failures=3),
         "securityContext": security.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -130,7 +130,7 @@ def _words(context: RenderContext, pool: EffectiveSwaPool, program: Program) -> 
         case "store":
             master = f"{names.swa_pool(context.name)}.{context.namespace}.svc:{names.MOONCAKE_PORT}"
             values |= {"master": master, "hostname": "$(POD_IP)", "memory": pool.memory_bytes}
-    return [word for flag, value in values.items() for word in (f"--{flag}", str(value))]
+    return [argument for flag, value in values.items() for argument in (f"--{flag}", str(value))]
 
 
 def _environment(program: Program) -> list[dict[str, Any]]:

@@ -102,18 +102,18 @@ def _container(context: RenderContext, role: EffectiveRole, *, leads: bool) -> d
         tenant=effective.tenant,
         pool=configuration.is_read(context, role.name),
     )
-    program, *words = context.profile.command(role.name, inputs)
+    program, *arguments = context.profile.command(role.name, inputs)
     return {
         "name": CONTAINER,
         "image": context.engine_image,
         "imagePullPolicy": effective.image_pull_policy,
         "command": [program],
-        "args": words,
+        "args": arguments,
         "env": _environment(context, role),
         "ports": device.ports(context, role),
         "resources": device.resources(context, role),
         **context.profile.probes(role.name, role.startup_minutes, leads=leads),
-        # Endpoints, router and registrar let go of the pod before the engine hears of its end.
+        # Endpoints, router and registrar let go of the pod before the engine is told to stop.
         "lifecycle": {"preStop": {"sleep": {"seconds": context.profile.pre_stop_seconds}}},
         "securityContext": security.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
