@@ -77,7 +77,7 @@ def test_every_fault_of_every_row_is_named() -> None:
     lines = str(caught.value)
     for part in ("[0]['surprise']", "[0]['says']", "[0]['id']", "[0]['versions'][0]", "[1]"):
         assert part in lines
-    with pytest.raises(AdvisoryError, match="host-cache-hangs stands there twice"):
+    with pytest.raises(AdvisoryError, match="host-cache-hangs is listed twice"):
         read([MADE_UP, MADE_UP])
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from epd_operator.engines.table import RULESETS
 from epd_operator.engines.validation import validate, validate_command_line
-from tools.corpus.rule_examples import RuleExample, rule_examples
+from tools.corpus.rule_examples import RuleExample, changed, rule_examples
 from tools.differential import environment
 from tools.differential.comparison import VERSION, function
 from tools.mutation.record import BOUNDARIES, VERDICTS, recorded, rows
@@ -267,6 +267,12 @@ def test_example(example: RuleExample) -> None:
     findings = "\n".join(map(str, judgement.findings)) or "(nothing)"
     assert (example.rule in {finding.rule for finding in judgement.findings}) == example.speaks, findings
     assert "structure" not in {finding.rule for finding in judgement.findings}, findings
+
+
+def test_joined_changes_leave_the_examples_alone() -> None:
+    example: dict[str, Any] = {"P.resources": {"memory": "16Gi"}}
+    changed({**example, "P.resources.shm": "1Gi"})
+    assert example == {"P.resources": {"memory": "16Gi"}}
 
 
 def test_recorded_lines_are_json_with_sorted_ids() -> None:

@@ -109,4 +109,4 @@ def _set(document: dict[str, Any], path: str, value: Any) -> None:
     if value is None:
         document.pop(last, None)
     else:
-        document[last] = value
+        document[last] = copy.deepcopy(value)  # or a later change would reach into the corpus
