@@ -65,7 +65,7 @@ def candidates(case: Case) -> Iterator[Case]:
         if len(part) > 2:
             steps.append([*parts[:i], part[:2], *parts[i + 1 :]])
     for step in steps:
-        yield replace(case, argv=tuple(word for part in step for word in part))
+        yield replace(case, argv=tuple(argument for part in step for argument in part))
     for name in case.env:
         yield replace(case, env={key: value for key, value in case.env.items() if key != name})
 
@@ -73,9 +73,9 @@ def candidates(case: Case) -> Iterator[Case]:
 def _parts(argv: Sequence[str]) -> list[tuple[str, ...]]:
     """A command line as flags with their values."""
     parts: list[tuple[str, ...]] = []
-    for word in argv:
-        if word.startswith("--") or not parts:
-            parts.append((word,))
+    for argument in argv:
+        if argument.startswith("--") or not parts:
+            parts.append((argument,))
         else:
-            parts[-1] = (*parts[-1], word)
+            parts[-1] = (*parts[-1], argument)
     return parts

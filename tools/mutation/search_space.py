@@ -155,34 +155,34 @@ class Values:
         constants = [node.constant for node in nodes if isinstance(node, Const)]
         numbers = [value for value in constants if isinstance(value, int | float) and not isinstance(value, bool)]
         self._near = sorted({at for number in numbers for at in _around(number)})
-        self._words: dict[str, set[Any]] = {}
+        self._constants: dict[str, set[Any]] = {}
         for node in nodes:
-            words = _compared(node)
-            if words:
+            constants = _compared(node)
+            if constants:
                 for leaf in leaves_of(node):
-                    self._words.setdefault(leaf.name, set()).update(words)
+                    self._constants.setdefault(leaf.name, set()).update(constants)
         self._known: dict[str, list[Any]] = {}
 
     def of(self, leaf: Leaf) -> list[Any]:
         """The values of a leaf, None for an absent one among them."""
         if leaf.name not in self._known:
-            words = sorted(self._words.get(leaf.name, ()), key=str)
-            result = self._variable(leaf.name, words) if leaf.source == "env" else self._flag(leaf.name, words)
+            constants = sorted(self._constants.get(leaf.name, ()), key=str)
+            result = self._variable(leaf.name, constants) if leaf.source == "env" else self._flag(leaf.name, constants)
             self._known[leaf.name] = [None, *result]
         return self._known[leaf.name]
 
-    def _variable(self, name: str, words: Sequence[Any]) -> list[Any]:
+    def _variable(self, name: str, constants: Sequence[Any]) -> list[Any]:
         usual = ENV.get(name, "").replace("|", " ").split()
-        return list(dict.fromkeys([*map(str, words), *usual, *_SWITCHED, *map(str, self._near)]))
+        return list(dict.fromkeys([*map(str, constants), *usual, *_SWITCHED, *map(str, self._near)]))
 
-    def _flag(self, name: str, words: Sequence[Any]) -> list[Any]:
+    def _flag(self, name: str, constants: Sequence[Any]) -> list[Any]:
         spec = CATALOGUE[name]
         if spec.switch:
             return [True, False] if spec.negatable else [True]
         usual = FLAGS.get(f"--{name}", "").replace("|", " ").split()
         near = [number for number in self._near if spec.type == "float" or isinstance(number, int)]
         numbers = {"int": _INTEGERS, "human-int": _INTEGERS, "float": _REALS}
-        tried = [*words, *usual, *_JSON.get(name, ()), *(spec.choices or (*numbers.get(spec.type, _TEXTS), *near))]
+        tried = [*constants, *usual, *_JSON.get(name, ()), *(spec.choices or (*numbers.get(spec.type, _TEXTS), *near))]
         result: dict[str, Any] = {}
         for value in tried:
             read = _readable(name, str(value).split("~"))
@@ -191,11 +191,11 @@ class Values:
         return list(result.values())
 
 
-def _readable(name: str, words: Sequence[str]) -> Any:
+def _readable(name: str, arguments: Sequence[str]) -> Any:
     """The parsed value of some arguments; None when the parser refuses them."""
     spec = CATALOGUE[name]
     try:
-        read = [spec.read(word) for word in words]
+        read = [spec.read(argument) for argument in arguments]
     except Unreadable:
         return None
     many = spec.nargs in {"*", "+"}

@@ -45,12 +45,12 @@ _PLAIN: Final = "^[!-*,-\\^`-~]*$"
 def catalogue_variables(catalogue: Catalogue) -> dict[str, str]:
     """The catalogue as maps: `known` from flag to code, choices and bounds, `owned` and `removed` to what to say."""
     users = [spec for spec in catalogue.flags.values() if spec.owner is None]
-    words = [spec for spec in users if spec.choices is not None and not _numeric(spec)]
+    strings = [spec for spec in users if spec.choices is not None and not _numeric(spec)]
     numbers = [spec for spec in users if spec.choices is not None and _numeric(spec)]
     owners = [(spec.name, spec.owner) for spec in catalogue.flags.values()]
     return {
         "known": _map((spec.name, literal(_code(spec))) for spec in users),
-        "words": _map((spec.name, literal(spec.choices)) for spec in words),
+        "words": _map((spec.name, literal(spec.choices)) for spec in strings),
         "numbers": _map((spec.name, literal(spec.choices)) for spec in numbers),
         "least": _map((spec.name, literal(float(spec.minimum))) for spec in users if spec.minimum is not None),
         "most": _map((spec.name, literal(float(spec.maximum))) for spec in users if spec.maximum is not None),
@@ -83,9 +83,9 @@ def bad_values(args: str, name: str) -> str:
     typed = "".join(f"{code}.startsWith('{letter}') ? {items}.all(item, {test}) : " for letter, test in tests.items())
     typed += f"{items}.all(item, {long} && item != '--') && "
     typed += f"(!({listed}) || {value}.all(item, !item.startsWith('-')))"
-    words, numbers, least, most = (f"variables.{name}_{part}" for part in ("words", "numbers", "least", "most"))
+    strings, numbers, least, most = (f"variables.{name}_{part}" for part in ("words", "numbers", "least", "most"))
     within = [
-        f"(!(flag in {words}) || {items}.all(item, item in {words}[flag]))",
+        f"(!(flag in {strings}) || {items}.all(item, item in {strings}[flag]))",
         f"(!(flag in {numbers}) || {items}.all(item, item in {numbers}[flag]))",
         f"(!(flag in {least}) || {items}.all(item, !{number} || double(item) >= {least}[flag]))",
         f"(!(flag in {most}) || {items}.all(item, !{number} || double(item) <= {most}[flag]))",
@@ -142,14 +142,14 @@ def _given(value: str) -> str:
 
 def _must(name: str, value: str) -> str:
     """CEL of what the value of a flag must, a verb first."""
-    known, words, numbers = (f"variables.{name}_{part}" for part in ("known", "words", "numbers"))
+    known, strings, numbers = (f"variables.{name}_{part}" for part in ("known", "words", "numbers"))
     types = "".join(f"{known}[flag].startsWith('{code}') ? {quoted(text)} : " for code, text in _EXPECTED.items())
     bounds = " + ".join(
         f"(flag in variables.{name}_{end} ? ', at {end} ' + string(variables.{name}_{end}[flag]) : '')"
         for end in ("least", "most")
     )
     what = (
-        f"(flag in {words} ? 'one of ' + {words}[flag].join(', ') : flag in {numbers} ? 'one of ' + "
+        f"(flag in {strings} ? 'one of ' + {strings}[flag].join(', ') : flag in {numbers} ? 'one of ' + "
         f"{numbers}[flag].map(item, string(item)).join(', ') : ({types}'another value')) + {bounds}"
     )
     return (

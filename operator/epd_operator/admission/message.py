@@ -122,9 +122,9 @@ def lines(result: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     text = f"[part].map(it, it.startsWith('~') ? {filled} : it)[0]"
     rest = f"parts.filter(part, !({_IS_SIDE})).map(part, {text}).join('')"
     keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
-    words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
+    texts = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
     line = f"'[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest}"
-    return f"{result}.map(f, [({words}'').split('\\n')].map(parts, {line})[0])"
+    return f"{result}.map(f, [({texts}'').split('\\n')].map(parts, {line})[0])"
 
 
 class Wording:
@@ -160,18 +160,18 @@ class Wording:
 
     def define(self) -> list[str]:
         """Add the variables that hold the text of every rule asked for so far, and return the names of their maps."""
-        words: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for rule, by_role in self._words.items():
             if len(set(by_role.values())) == 1:
-                words[rule] = next(iter(by_role.values()))
+                texts[rule] = next(iter(by_role.values()))
             else:
-                words |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
+                texts |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
         for letter, values in self._shown.items():
             self._program.define(f"{letter}_shown", _map(values, str) if values else f"{{'': {NULL}}}")
-        keys = sorted(words, key=lambda key: key.split(".")[-1])
+        keys = sorted(texts, key=lambda key: key.split(".")[-1])
         groups = [keys[start : start + _GROUP] for start in range(0, len(keys), _GROUP)]
         return [
-            self._program.define(f"words{place}", _map({key: words[key] for key in group}, quoted))
+            self._program.define(f"words{place}", _map({key: texts[key] for key in group}, quoted))
             for place, group in enumerate(groups)
         ]
 

@@ -136,15 +136,15 @@ def _rate(text: str) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    words = None
+    pasted = None
     if given[:1] == ["validate"] and "--" in given:
         # Behind it stands another program's command line, which this parser must not read.
         at = given.index("--")
-        given, words = given[:at], given[at + 1 :]
+        given, pasted = given[:at], given[at + 1 :]
     root = parser()
     arguments = root.parse_args(given)
     if arguments.command == "validate":
-        arguments.words = words
+        arguments.pasted = pasted
         _check(arguments.parser, arguments)
     run: Command = arguments.run
     try:
@@ -168,10 +168,10 @@ def _unwritten(error: OSError) -> int:
 
 def _check(root: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End with a usage message when options of `validate` do not go together."""
-    ways = [bool(arguments.paths), arguments.words is not None, arguments.cases is not None]
+    ways = [bool(arguments.paths), arguments.pasted is not None, arguments.cases is not None]
     if sum(ways) != 1:
         root.error("validate takes one of: PATH..., -- FLAGS..., --cases FILE")
-    if arguments.words is None and (arguments.role or arguments.env):
+    if arguments.pasted is None and (arguments.role or arguments.env):
         root.error("--role and --env go with a command line behind --")
     if arguments.cases is not None and arguments.output != "text":
         root.error("--cases answers with JSON rows: leave out -o")
@@ -194,8 +194,8 @@ def _validate(arguments: argparse.Namespace) -> int:
     )
     if arguments.cases is not None:
         return validate.cases(arguments.cases, options)
-    if arguments.words is not None:
-        return validate.command_line(arguments.words, arguments.env, arguments.role, options)
+    if arguments.pasted is not None:
+        return validate.command_line(arguments.pasted, arguments.env, arguments.role, options)
     return validate.files(arguments.paths, options)
 
 

@@ -96,7 +96,7 @@ def _unreadable(result: Unreadable, rules: dict[str, dict[str, Any]]) -> dict[st
 @functools.cache
 def _described() -> Mapping[str, tuple[str, str]]:
     """Text and severity of every rule, without the values of one finding."""
-    result = {rule: (words, "error") for rule, words in BUILT_IN.items()}
+    result = {rule: (text, "error") for rule, text in BUILT_IN.items()}
     for ruleset in table.RULESETS.values():
         result |= {rule.id: (_NAMED.sub(_spelt, rule.says), rule.severity) for rule in ruleset.rules}
     return result

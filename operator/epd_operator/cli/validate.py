@@ -106,10 +106,10 @@ def judged(result: Document, options: Options, advisories: tuple[Advisory, ...] 
     )
 
 
-def command_line(words: Sequence[str], env: Sequence[str], role: str | None, options: Options) -> int:
+def command_line(arguments: Sequence[str], env: Sequence[str], role: str | None, options: Options) -> int:
     """Judge one command line; the exit status."""
     try:
-        pasted = paste.read(words)
+        pasted = paste.read(arguments)
         pasted = replace(pasted, env={**pasted.env, **paste.variables(env)})
         engine = _engine(options)
     except (paste.PasteError, VersionError) as error:

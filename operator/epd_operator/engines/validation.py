@@ -32,7 +32,7 @@ def validate(
     version: str | None = None,
     advisories: tuple[Advisory, ...] = (),
 ) -> Judgement:
-    """Everything that is wrong with a DeepSeekV41Deployment, and what its engine would make of it.
+    """Everything that is wrong with a DeepSeekV41Deployment, and the values that its engine would resolve.
 
     Args:
         document: The object as written; it may be anything at all, and nothing is raised.

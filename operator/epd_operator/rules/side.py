@@ -84,7 +84,7 @@ def _circumstance(context: JudgementContext, side: Circumstance, process: Proces
 
 
 def _leaf(context: JudgementContext, leaf: Leaf, process: Process, effective: Value = None) -> Side:
-    """One leaf as it is written, and what becomes of it if that is something else."""
+    """One leaf as it is written, and the value that it becomes if that differs."""
     written = _written(context, leaf, process)
     changed = None if written is not None and plain(effective) == plain(written) else effective
     catalogue = context.catalogue(process.role)

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """The one way into cache and queue, for watch events and lists alike."""
+    """The one way into cache and queue, for watch events and lists alike.
+
+    Args:
+        cache: Takes the objects.
+        queue: Takes the keys of the custom resources that they concern.
+    """
 
     def __init__(self, cache: Cache, queue: WorkQueue[Key]) -> None:
         self._cache = cache

@@ -37,7 +37,7 @@ def _are_buckets(buckets: list[Any]) -> bool:
             case ["default"]:
                 return True
             case ["custom", _, *_]:
-                numbers = [float(word) for word in buckets[1:]]
+                numbers = [float(boundary) for boundary in buckets[1:]]
                 return len(set(numbers)) == len(numbers) and all(number >= 0 for number in numbers)
             case _:
                 return False

@@ -112,4 +112,4 @@ def reason_of_rule(rule_id: str) -> str:
 
     The reference page of rules lists them, so the list of reasons stays closed.
     """
-    return "".join(word.capitalize() for word in rule_id.split("-"))
+    return "".join(part.capitalize() for part in rule_id.split("-"))
