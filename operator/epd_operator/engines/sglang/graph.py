@@ -73,8 +73,8 @@ _IN_CONFIG: Final[Mapping[str, Expr]] = {
 }
 
 
-def _said(phase: str) -> Expr:
-    """What the user asked of a phase; absent when nothing."""
+def _requested(phase: str) -> Expr:
+    """The back end that the user requested for a phase; absent when none."""
     named_backend = written(f"cuda-graph-backend-{phase}")
     switched_off = _OFF | flag(f"disable-{phase}-cuda-graph")
     return when(
@@ -90,9 +90,11 @@ def _settles(phase: str) -> tuple[Expr, ...]:
     return tuple(written(name) for name in names)
 
 
-_PREFILL_SAID: Final = _said("prefill")
-_DECODE_SAID: Final = _said("decode")
-PREFILL_GRAPH: Final = named("cuda_graph_prefill_configured", _PREFILL_SAID.otherwise("disabled"), *_settles("prefill"))
+_PREFILL_REQUESTED: Final = _requested("prefill")
+_DECODE_REQUESTED: Final = _requested("decode")
+PREFILL_GRAPH: Final = named(
+    "cuda_graph_prefill_configured", _PREFILL_REQUESTED.otherwise("disabled"), *_settles("prefill")
+)
 """Prefill back end while the features of the model are judged."""
 PREFILL_GRAPH_PLACE: Final = when(
     _IN_CONFIG["prefill"].given, "prefill.backend in cuda-graph-config", "cuda-graph-backend-prefill"
@@ -102,7 +104,9 @@ DECODE_GRAPH_PLACE: Final = when(
     _IN_CONFIG["decode"].given, "decode.backend in cuda-graph-config", "cuda-graph-backend-decode"
 )
 DECODE_GRAPH: Final = named(
-    "cuda_graph_decode_configured", _DECODE_SAID.otherwise(when(IS_PREFILL, "disabled", "full")), *_settles("decode")
+    "cuda_graph_decode_configured",
+    _DECODE_REQUESTED.otherwise(when(IS_PREFILL, "disabled", "full")),
+    *_settles("decode"),
 )
 """Decode back end at the same time; a prefill pod has none unless one is asked for."""
 
