@@ -208,7 +208,7 @@ class Experiment:
         names = {value.name, *(one.name for one in values)}  # `in` over expressions would build expressions
         shown = [one for one in SGLANG.resolved if one.name in names]
         for case, wrong in self._alike_for(value.body).changed(value.body, mutant.body).items():
-            effect = self._with_wrong(case, value, wrong, rules, values, shown)
+            effect = self._with_wrong(case, value, wrong, rules=rules, values=values, shown=shown)
             if effect is not None:
                 yield effect
 
@@ -217,6 +217,7 @@ class Experiment:
         case: RecordedCase,
         value: Named,
         wrong: Mapping[str, Value],
+        *,
         rules: Sequence[Rule],
         values: Sequence[Named],
         shown: Sequence[Named],

@@ -209,7 +209,7 @@ def _const(node: Const) -> Iterator[Change]:
 def _one_of(node: OneOf) -> Iterator[Change]:
     for choice in node.choices:
         rest = tuple(other for other in node.choices if other != choice)
-        yield f"{choice!r} is no choice of {show(node.subject)}", OneOf(node.subject, rest)
+        yield f"{choice!r} is not a choice of {show(node.subject)}", OneOf(node.subject, rest)
 
 
 def _when(node: When) -> Iterator[Change]:

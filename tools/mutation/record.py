@@ -35,6 +35,7 @@ class EngineVerdict:
     deciding: str = ""
 
     def __call__(self, findings: Sequence[FindingSummary]) -> bool:
+        """Whether findings are as expected."""
         errors = [finding for finding in findings if finding.severity == "error"]
         if self.accepted or not errors:
             return self.accepted and not errors
@@ -52,6 +53,7 @@ class ExpectedFindings:
     case: FieldCase
 
     def __call__(self, findings: Sequence[FindingSummary]) -> bool:
+        """Whether findings are as expected."""
         errors = {finding.rule for finding in findings if finding.severity == "error"}
         warnings = {finding.rule for finding in findings if finding.severity == "warning"}
         case = self.case
@@ -76,6 +78,7 @@ class ExpectedRule:
     speaks: bool
 
     def __call__(self, findings: Sequence[FindingSummary]) -> bool:
+        """Whether findings are as expected."""
         return any(finding.rule == self.rule for finding in findings) == self.speaks
 
 
@@ -89,7 +92,14 @@ def recorded_line(row: Mapping[str, Any]) -> RecordedCase:
     verdict = EngineVerdict(row["accepted"], function(row.get("decided_by")))
     settings = row.get("resolved", {}) if row["accepted"] else {}
     return line(
-        row["id"], VERSION, row["platform"], row["argv"], row.get("env") or {}, row.get("config"), verdict, settings
+        row["id"],
+        version=VERSION,
+        platform=row["platform"],
+        argv=row["argv"],
+        env=row.get("env") or {},
+        holds=verdict,
+        config=row.get("config"),
+        settings=settings,
     )
 
 
@@ -98,7 +108,7 @@ def _early_lines() -> Iterator[RecordedCase]:
         for version in ALL:
             verdict = EngineVerdict(version not in refusing)
             argv = ["--tp-size", "4", *flags.split()]
-            yield line(f"{version} line {at}", version, platform, argv, {}, None, verdict, {})
+            yield line(f"{version} line {at}", version=version, platform=platform, argv=argv, env={}, holds=verdict)
 
 
 @cache
@@ -111,7 +121,14 @@ def recorded() -> tuple[RecordedCase, ...]:
 
 
 def _example(example: RuleExample) -> RecordedCase | None:
-    reported = ExpectedRule(example.rule, example.speaks)
+    expected = ExpectedRule(example.rule, example.speaks)
     if example.document is not None:
-        return spec(example.name, example.document, reported)
-    return line(example.name, example.version, example.platform, example.argv, example.env, None, reported, {})
+        return spec(example.name, example.document, expected)
+    return line(
+        example.name,
+        version=example.version,
+        platform=example.platform,
+        argv=example.argv,
+        env=example.env,
+        holds=expected,
+    )

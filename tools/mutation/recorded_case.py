@@ -118,15 +118,27 @@ def _processes(ask: Callable[[Ruleset], object]) -> list[Process]:
 
 def line(
     name: str,
+    *,
     version: str,
     platform: str,
     argv: Sequence[str],
     env: Mapping[str, str],
-    config: Mapping[str, Any] | None,
     holds: Callable[[Sequence[FindingSummary]], bool],
-    settings: Mapping[str, Any],
+    config: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> RecordedCase:
-    """A bare command line."""
+    """A bare command line.
+
+    Args:
+        name: Its name in a report.
+        version: Engine version that judges it.
+        platform: What it runs on.
+        argv: Arguments after the program.
+        env: Variables.
+        holds: Whether findings are as expected.
+        config: Fields of config.json that differ from the released checkpoint's.
+        settings: Values that the engine was seen to resolve, by name.
+    """
     facts = None if config is None else table.checkpoint(config)
     judgements = []
 
@@ -136,7 +148,7 @@ def line(
     (process,) = _processes(ask)
     constant = tuple(FindingSummary(f.rule, f.severity, f.decided_by) for f in judgements[0].findings)
     return RecordedCase(
-        name, version, {process.role: process}, (process.role,), True, constant, holds, settings=settings
+        name, version, {process.role: process}, (process.role,), True, constant, holds, settings=settings or {}
     )
 
 
