@@ -14,6 +14,7 @@ from epd_operator.admission import manifest, page
 from epd_operator.api import crd, names
 from epd_operator.engines.reference.profile import REFERENCE
 from epd_operator.plan.conditions.reason import Reason
+from epd_operator.rules.owner import setter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,12 +72,11 @@ def engine_page() -> str:
     taken: dict[tuple[str, str], list[names.RoleName]] = {}
     for role in names.ROLES:
         for name, flag in REFERENCE.args(role).flags.items():
-            taken.setdefault((name, flag.owner or ""), []).append(role)
-    for (name, owner), roles in sorted(taken.items()):
+            taken.setdefault((name, "" if flag.owner is None else setter_of(flag.owner)), []).append(role)
+    for (name, setter), roles in sorted(taken.items()):
         spec = REFERENCE.args(roles[0])[name]
         default = "" if spec.default is None else f"`{spec.default}`"
         identity = "yes" if spec.identity else ""
-        setter = owner.removesuffix(" sets it")
         lines.append(f"| `{name}` | {', '.join(roles)} | {default} | {spec.help} | {identity} | {setter} |")
     return f"# Flags of the Reference engine {REFERENCE.version}\n\n{NOTE}" + "\n".join(lines) + "\n"
 

@@ -144,7 +144,7 @@ def test_a_file_of_a_folder_that_names_our_kind_must_be_readable(epd: Epd, write
     write(b"kind: DeepSeekV41Deployment\nspec: \xff\n", "in/c.yaml")
     answer = epd("validate", "in")
     assert answer.status == 2
-    assert "in/b.yaml:2:1: unusable: it is no YAML: a tab cannot indent: use spaces" in answer.err
+    assert "in/b.yaml:2:1: unusable: it is not YAML: a tab cannot indent: use spaces" in answer.err
     assert "in/c.yaml:2:7: unusable: it is not UTF-8 (byte 0xff): save it as UTF-8" in answer.err
     assert answer.out.endswith("1 document: 1 accepted; 2 files could not be used\n")
 
@@ -154,7 +154,7 @@ def test_a_file_of_a_folder_that_names_our_kind_must_be_readable(epd: Epd, write
     [
         ("", "is empty"),
         ("# nothing\n---\n", "is empty"),
-        ("just words", "holds no Kubernetes object"),
+        ("just words", "does not hold a Kubernetes object"),
         ("kind: DeepSeekV41Deployment\nspec: {{ .Values.spec }}\n", "helm template"),
         ("kind: DeepSeekV41Deployment\nkind: x\n", "'kind' twice in one object, first in line 1"),
     ],
@@ -345,7 +345,7 @@ def test_an_acknowledgement_without_effect_is_no_reason_to_refuse(epd: Epd, writ
 def test_a_namespace_that_cannot_be_is_refused(epd: Epd, write: Write, name: str) -> None:
     answer = epd("render", f"--namespace={name}", write())
     assert (answer.status, answer.out) == (2, "")
-    assert "is no name of a namespace" in answer.err
+    assert "is not a namespace name" in answer.err
 
 
 def test_a_path_with_any_name_is_read(epd: Epd, write: Write, good: str) -> None:

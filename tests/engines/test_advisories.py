@@ -27,14 +27,14 @@ def _spec(**args: Any) -> dict[str, Any]:
     return document
 
 
-def _told(document: dict[str, Any], row: dict[str, Any]) -> list[Any]:
+def _advise(document: dict[str, Any], row: dict[str, Any]) -> list[Any]:
     judged = validate(document, advisories=read([row]))
     assert judged.accepted
     return [finding for finding in judged.findings if finding.rule == row["id"]]
 
 
 def test_an_advisory_warns_of_version_feature_and_way_out() -> None:
-    (actual,) = _told(_spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384}), MADE_UP)
+    (actual,) = _advise(_spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384}), MADE_UP)
     assert (actual.severity, actual.role, actual.acknowledged) == ("warning", "prefill", False)
     for word in ("0.5.23", "enable-hierarchical-cache", "8192"):
         assert word in str(actual)
@@ -49,25 +49,25 @@ def test_an_advisory_warns_of_version_feature_and_way_out() -> None:
     ],
 )
 def test_an_advisory_is_silent_elsewhere(args: dict[str, Any]) -> None:
-    assert not _told(_spec(**args), MADE_UP)
+    assert not _advise(_spec(**args), MADE_UP)
 
 
 def test_the_default_of_the_parser_counts_as_given() -> None:
     row = {**MADE_UP, "args": {"enable-hierarchical-cache": False}}
-    assert {item.role for item in _told(_spec(), row)} == {"prefill", "decode"}
+    assert {item.role for item in _advise(_spec(), row)} == {"prefill", "decode"}
 
 
 def test_an_advisory_can_be_acknowledged() -> None:
     document = _spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384})
     document["spec"]["engine"]["acknowledge"] = ["host-cache-hangs"]
-    (actual,) = _told(document, MADE_UP)
+    (actual,) = _advise(document, MADE_UP)
     assert actual.acknowledged
 
 
 def test_an_advisory_for_another_version_or_platform_is_silent() -> None:
     document = _spec(**{"enable-hierarchical-cache": True, "chunked-prefill-size": 16384})
-    assert not _told(document, {**MADE_UP, "versions": ["0.5.24"]})
-    assert not _told(document, {**MADE_UP, "platforms": ["hip-gfx950"]})
+    assert not _advise(document, {**MADE_UP, "versions": ["0.5.24"]})
+    assert not _advise(document, {**MADE_UP, "platforms": ["hip-gfx950"]})
 
 
 def test_every_fault_of_every_row_is_named() -> None:
@@ -77,7 +77,7 @@ def test_every_fault_of_every_row_is_named() -> None:
     lines = str(caught.value)
     for part in ("[0]['surprise']", "[0]['says']", "[0]['id']", "[0]['versions'][0]", "[1]"):
         assert part in lines
-    with pytest.raises(AdvisoryError, match="host-cache-hangs stands there twice"):
+    with pytest.raises(AdvisoryError, match="host-cache-hangs is listed twice"):
         read([MADE_UP, MADE_UP])
 
 

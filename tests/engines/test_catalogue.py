@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from epd_operator.engines.sglang.catalogue import REFUSED_IN_ARGS, REMOVED, catalogue
+from epd_operator.rules.owner import Field, Fixed
 from epd_operator.rules.version import KNOWN
 
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ def test_roles_are_where_a_flag_does_something(name: str, roles: set[FlagRole]) 
 def test_every_owned_flag_exists_and_says_what_sets_it() -> None:
     assert set(REFUSED_IN_ARGS) <= set(RELEASE)
     assert {name for name, flag in RELEASE.flags.items() if flag.owner} == set(REFUSED_IN_ARGS)
-    assert RELEASE["disaggregation-bootstrap-port"].owner == "spec.transfer.bootstrapPort"
-    assert RELEASE["nnodes"].owner == "spec.roles.<role>.nodes"
-    assert RELEASE["port"].owner == "it is always 30000"
-    assert RELEASE["api-key"].owner == "spec.router.apiKeySecret"
+    assert RELEASE["disaggregation-bootstrap-port"].owner == Field("spec.transfer.bootstrapPort")
+    assert RELEASE["nnodes"].owner == Field("spec.roles.<role>.nodes")
+    assert RELEASE["port"].owner == Fixed("always 30000")
+    assert RELEASE["api-key"].owner == Field("spec.router.apiKeySecret")
 
 
 def test_retired_spellings_are_unknown_and_their_advice_names_flags_that_exist() -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from epd_operator.engines.table import RULESETS
 from epd_operator.engines.validation import validate, validate_command_line
-from tools.corpus.rule_examples import RuleExample, rule_examples
+from tools.corpus.rule_examples import RuleExample, changed, rule_examples
 from tools.differential import environment
 from tools.differential.comparison import VERSION, function
 from tools.mutation.record import BOUNDARIES, VERDICTS, recorded, rows
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FUNCTIONS = Path(__file__).parent / "sglang" / "functions.txt"
 # Where we say no, or more than the engine, on purpose: each rule that a user may override, and why it is there.
-HOLES = {
+OPERATOR_ONLY = {
     "widths-positive": "a width below one starts, and fails in the middle of loading",
     "sizes-positive": "any number is taken for a number of requests or tokens, and fails after the weights are loaded",
     "memory-share-range": "any number is taken for a share, and fails after the weights are loaded",
@@ -97,9 +97,9 @@ def spoken() -> dict[str, set[bool]]:
     """For each rule, whether it speaks in what is recorded; it is not asked again once it did both."""
     seen: dict[str, set[bool]] = {rule.id: set() for rule in SGLANG.rules}
     asked = list(SGLANG.rules)
-    for stand in recorded():
-        here = [rule for rule in asked if stand.applies(rule) and stand.places(rule)]
-        broken = {rule.id for rule in stand.broken(here)}
+    for case in recorded():
+        here = [rule for rule in asked if case.applies(rule) and case.places(rule)]
+        broken = {rule.id for rule in case.broken(here)}
         for rule in here:
             seen[rule.id].add(rule.id in broken)
         asked = [rule for rule in asked if len(seen[rule.id]) < 2]
@@ -145,8 +145,8 @@ def test_no_text_is_the_engines() -> None:
 
 
 def test_what_may_be_overridden_is_a_list_with_reasons() -> None:
-    assert {rule.id for rule in SGLANG.rules if rule.hole} == set(HOLES)
-    assert {rule.id for rule in SGLANG.rules if rule.overridable and not rule.hole} == set(BEYOND_THE_FLAGS)
+    assert {rule.id for rule in SGLANG.rules if rule.operator_only} == set(OPERATOR_ONLY)
+    assert {rule.id for rule in SGLANG.rules if rule.overridable and not rule.operator_only} == set(BEYOND_THE_FLAGS)
 
 
 def breaking(rule: str) -> list[RuleExample]:
@@ -168,15 +168,15 @@ def test_every_line_that_the_engine_was_seen_to_accept_is_accepted() -> None:
     assert all(judgement.accepted for judgement in accepted_lines())
 
 
-@pytest.mark.parametrize("rule", sorted(HOLES.keys() - BESIDE_THE_LINE.keys()))
-def test_a_hole_is_a_warning_where_the_engine_was_seen_to_accept(rule: str) -> None:
+@pytest.mark.parametrize("rule", sorted(OPERATOR_ONLY.keys() - BESIDE_THE_LINE.keys()))
+def test_an_operator_only_rule_warns_where_the_engine_was_seen_to_accept(rule: str) -> None:
     findings = [finding for judgement in accepted_lines() for finding in judgement.findings if finding.rule == rule]
     assert findings
     assert {finding.severity for finding in findings} == {"warning"}
 
 
 @pytest.mark.parametrize("rule", sorted(BESIDE_THE_LINE))
-def test_a_hole_of_a_deployment_says_nothing_about_a_command_line(rule: str) -> None:
+def test_an_operator_only_rule_of_a_deployment_says_nothing_about_a_command_line(rule: str) -> None:
     changes = dict(SPECS[rule])
     env = {**changes.pop("env")}
     assert not changes
@@ -225,8 +225,8 @@ def spec_with(rule: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("rule", sorted(HOLES))
-def test_a_hole_refuses_a_spec_until_it_is_acknowledged(rule: str) -> None:
+@pytest.mark.parametrize("rule", sorted(OPERATOR_ONLY))
+def test_an_operator_only_rule_refuses_a_spec_until_it_is_acknowledged(rule: str) -> None:
     document = spec_with(rule)
     assert rule in {finding.rule for finding in validate(document).errors}
     document["spec"]["engine"]["acknowledge"] = [rule]
@@ -275,6 +275,12 @@ def test_example(example: RuleExample) -> None:
     findings = "\n".join(map(str, judgement.findings)) or "(nothing)"
     assert (example.rule in {finding.rule for finding in judgement.findings}) == example.speaks, findings
     assert "structure" not in {finding.rule for finding in judgement.findings}, findings
+
+
+def test_joined_changes_leave_the_examples_alone() -> None:
+    example: dict[str, Any] = {"P.resources": {"memory": "16Gi"}}
+    changed({**example, "P.resources.shm": "1Gi"})
+    assert example == {"P.resources": {"memory": "16Gi"}}
 
 
 def test_recorded_lines_are_json_with_sorted_ids() -> None:

@@ -75,18 +75,18 @@ def test_what_the_parser_reads(line: str, args: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "rule", "flag", "message"),
     [
-        ("--enable-nonsense 5", "flag-unknown", "enable-nonsense", "is no flag of 0.5.23"),
-        ("--enable-nonsense=5", "flag-unknown", "enable-nonsense", "is no flag of 0.5.23"),
-        ("-tp 4", "flag-unknown", "tp", "is no flag of 0.5.23"),
-        ("junk", "flag-unknown", "", "belongs to no flag"),
-        ("--tp-size 4 8", "flag-unknown", "", "belongs to no flag"),
-        ("--", "flag-unknown", "", "belongs to no flag"),
-        ("-5", "flag-unknown", "", "belongs to no flag"),
+        ("--enable-nonsense 5", "flag-unknown", "enable-nonsense", "unknown flag in 0.5.23"),
+        ("--enable-nonsense=5", "flag-unknown", "enable-nonsense", "unknown flag in 0.5.23"),
+        ("-tp 4", "flag-unknown", "tp", "unknown flag in 0.5.23"),
+        ("junk", "flag-unknown", "", "does not belong to a flag"),
+        ("--tp-size 4 8", "flag-unknown", "", "does not belong to a flag"),
+        ("--", "flag-unknown", "", "does not belong to a flag"),
+        ("-5", "flag-unknown", "", "does not belong to a flag"),
         (
             "--enable-nsa-prefill-context-parallel",
             "flag-of-another-version",
             "enable-nsa-prefill-context-parallel",
-            "is no flag of 0.5.23, but of another version",
+            "unknown in 0.5.23, a flag of another version",
         ),
         (
             "--disaggregation-decode-e",
@@ -150,7 +150,7 @@ def test_all_faults_are_found_at_once_and_the_rest_is_read() -> None:
 def test_a_misspelled_flag_is_answered_with_the_nearest() -> None:
     (fault,) = parse(["--chunk-prefill-size", "512"], RELEASE).faults
     assert fault == ParseFault(
-        "flag-unknown", "chunk-prefill-size", None, "is no flag of 0.5.23", "did you mean chunked-prefill-size?"
+        "flag-unknown", "chunk-prefill-size", None, "unknown flag in 0.5.23", "did you mean chunked-prefill-size?"
     )
 
 

@@ -173,11 +173,11 @@ def test_the_nearest_flag_is_named(small: Catalogue, name: str, near: str | None
 @pytest.mark.parametrize(
     ("name", "says", "fix"),
     [
-        ("old-way", "is no flag of 9.9.9, but of another version", "set tp-size"),
+        ("old-way", "unknown in 9.9.9, a flag of another version", "set tp-size"),
         ("tensor-parallel-size", "is not the full name of the flag", "write tp-size"),
         ("--tp-size", "is not the full name of the flag", "write tp-size"),
-        ("tpsize", "is no flag of 9.9.9", "did you mean tp-size?"),
-        ("zzz", "is no flag of 9.9.9", "remove it"),
+        ("tpsize", "unknown flag in 9.9.9", "did you mean tp-size?"),
+        ("zzz", "unknown flag in 9.9.9", "remove it"),
     ],
 )
 def test_a_name_that_is_no_flag_comes_with_a_way_out(small: Catalogue, name: str, says: str, fix: str) -> None:

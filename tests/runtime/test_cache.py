@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from epd_operator.kube.kind import DEPLOYMENT, POD, SERVICE
 from epd_operator.runtime.cache import Cache
-from epd_operator.runtime.scope import CUSTOM, Key
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 NAMES = st.sampled_from(["a", "b", "c"])
 UIDS = st.sampled_from(["uid-1", "uid-2"])

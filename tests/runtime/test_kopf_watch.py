@@ -11,10 +11,10 @@ from epd_operator.kube import Connection, Credential
 from epd_operator.kube.kind import POD
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
-from epd_operator.runtime.kopf_watch import Stumbles, registry, settings
-from epd_operator.runtime.liveness import STUMBLE_BOUND, Pulse
+from epd_operator.runtime.kopf_watch import HandlerFailures, registry, settings
+from epd_operator.runtime.liveness import HANDLER_BOUND, Liveness
 from epd_operator.runtime.queue import WorkQueue
-from epd_operator.runtime.scope import CUSTOM, WATCHED, Key
+from epd_operator.runtime.watch_scope import CUSTOM, WATCHED, Key
 
 if TYPE_CHECKING:
     import kopf
@@ -109,19 +109,19 @@ def _resource(kind: Any) -> Any:
 
 async def test_events_that_kopf_cannot_handle_end_the_process_life_unless_others_can_be() -> None:
     now = 0.0
-    pulse = Pulse(lambda: now)
+    liveness = Liveness(lambda: now)
     logger = logging.getLogger("kopf.objects")
-    stumbles = Stumbles(pulse.stumbled)
+    stumbles = HandlerFailures(liveness.handler_failed)
     logger.addHandler(stumbles)
     try:
         logger.error("Throttling for 1 seconds due to an unexpected error: NameError()")
     finally:
         logger.removeHandler(stumbles)
-    now = STUMBLE_BOUND + 1
-    (fault,) = pulse.faults("lease")
+    now = HANDLER_BOUND + 1
+    (fault,) = liveness.faults("lease")
     assert "NameError" in fault
-    pulse.handled()
-    assert pulse.faults("lease") == []
+    liveness.handled()
+    assert liveness.faults("lease") == []
 
 
 async def test_an_event_counts_as_handled_only_when_it_was() -> None:

@@ -7,10 +7,10 @@ from epd_operator.kube import NotFound, Transport
 from epd_operator.kube.kind import LEADER_WORKER_SET, Kind
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
-from epd_operator.runtime.liveness import WATCH_BOUND, Pulse
+from epd_operator.runtime.liveness import WATCH_BOUND, Liveness
 from epd_operator.runtime.optional import ABSENT_SECONDS, OptionalWatch
 from epd_operator.runtime.queue import WorkQueue
-from epd_operator.runtime.scope import CUSTOM, Key, Scope
+from epd_operator.runtime.watch_scope import CUSTOM, Key, WatchScope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,24 +57,24 @@ class Server:
             yield event
 
 
-def build(*, served: bool) -> tuple[OptionalWatch, Server, Cache, WorkQueue[Key], Pulse]:
+def build(*, served: bool) -> tuple[OptionalWatch, Server, Cache, WorkQueue[Key], Liveness]:
     cache, queue, server = Cache(), WorkQueue[Key](), Server(served=served)
-    pulse = Pulse(asyncio.get_running_loop().time)
-    watch = OptionalWatch(server, Intake(cache, queue), pulse, Scope())  # type: ignore[arg-type]  # reads only
-    pulse.expect(watch.streams())
-    return watch, server, cache, queue, pulse
+    liveness = Liveness(asyncio.get_running_loop().time)
+    watch = OptionalWatch(server, Intake(cache, queue), liveness, WatchScope())  # type: ignore[arg-type]  # reads only
+    liveness.expect(watch.streams())
+    return watch, server, cache, queue, liveness
 
 
 def test_a_cluster_without_the_kind_holds_nothing_up(virtual: Virtual) -> None:
     async def main() -> None:
-        watch, server, cache, _, pulse = build(served=False)
+        watch, server, cache, _, liveness = build(served=False)
         running = asyncio.create_task(watch.run())
         await asyncio.sleep(1)
         assert watch.ready.is_set()
         await asyncio.sleep(10 * ABSENT_SECONDS)
         assert len(server.lists) == 11
         assert len(cache) == 0
-        assert pulse.faults("lease") == []
+        assert liveness.faults("lease") == []
         running.cancel()
 
     virtual(main())
@@ -118,7 +118,7 @@ def test_lists_and_events_reach_the_cache_and_wake_their_owner(virtual: Virtual)
 
 def test_a_stream_that_ends_is_opened_anew_and_what_vanished_meanwhile_is_noticed(virtual: Virtual) -> None:
     async def main() -> None:
-        watch, server, cache, _, pulse = build(served=True)
+        watch, server, cache, _, liveness = build(served=True)
         server.items = [group("old", 2)]
         running = asyncio.create_task(watch.run())
         await asyncio.sleep(1)
@@ -130,7 +130,7 @@ def test_a_stream_that_ends_is_opened_anew_and_what_vanished_meanwhile_is_notice
         assert len(server.watched) == 2
         assert len(cache) == 0
         await asyncio.sleep(WATCH_BOUND + 1)
-        (fault,) = pulse.faults("lease")
+        (fault,) = liveness.faults("lease")
         assert NAME in fault, "a stream that says nothing for so long is dead"
         running.cancel()
 

@@ -8,7 +8,7 @@ import pytest
 
 from epd_operator.plan import Observed, Settings, plan
 from epd_operator.runtime.permissions import PERMISSIONS
-from epd_operator.runtime.scope import OPTIONAL, OWNED, WATCHED, kind_of
+from epd_operator.runtime.watch_scope import OPTIONAL, OWNED, WATCHED, kind_of
 
 
 def granted(group: str, resource: str) -> set[str]:
@@ -68,5 +68,5 @@ def test_no_rule_stands_twice() -> None:
 
 
 def test_an_unknown_kind_is_refused_with_a_hint() -> None:
-    with pytest.raises(LookupError, match=r"runtime\.scope\.OWNED"):
+    with pytest.raises(LookupError, match=r"runtime\.watch_scope\.OWNED"):
         kind_of({"apiVersion": "v1", "kind": "Secret"})

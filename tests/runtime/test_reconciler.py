@@ -11,7 +11,7 @@ from epd_operator.kube.kind import SERVICE, Kind
 from epd_operator.plan import Event, Observed, Plan, Ref, Settings
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.reconciler import CONFLICT_SECONDS, LATE_SECONDS, LEAVING_SECONDS, ROUNDS, Reconciler
-from epd_operator.runtime.scope import CUSTOM, Key
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from aiohttp import web
 from epd_operator.kube.kind import POD
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.registrar import MISSES, MOVING_SECONDS, RESTING_SECONDS, SIZE_LIMIT, Poller, fetch
-from epd_operator.runtime.scope import Key
+from epd_operator.runtime.watch_scope import Key
 
 if TYPE_CHECKING:
     from tests.support.virtual_time import Virtual

@@ -7,10 +7,10 @@ from epd_operator.kube import Transport
 from epd_operator.kube.kind import DEPLOYMENT, POD, Kind
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
-from epd_operator.runtime.liveness import LEASE_BOUND, WATCH_BOUND, Pulse
+from epd_operator.runtime.liveness import LEASE_BOUND, WATCH_BOUND, Liveness
 from epd_operator.runtime.queue import WorkQueue
-from epd_operator.runtime.scope import CUSTOM, WATCHED, Key, Scope, selector
 from epd_operator.runtime.sync import Sync
+from epd_operator.runtime.watch_scope import CUSTOM, WATCHED, Key, WatchScope, selector
 
 if TYPE_CHECKING:
     from tests.support.virtual_time import Virtual
@@ -46,12 +46,12 @@ class Lists:
         return self.objects.get(kind, []), str(self.version)
 
 
-def build(scope: Scope | None = None) -> tuple[Sync, Lists, Cache, WorkQueue[Key], Pulse]:
+def build(scope: WatchScope | None = None) -> tuple[Sync, Lists, Cache, WorkQueue[Key], Liveness]:
     cache, queue, lists = Cache(), WorkQueue[Key](), Lists()
-    pulse = Pulse(asyncio.get_running_loop().time)
-    sync = Sync(lists, Intake(cache, queue), pulse, scope or Scope(), 600.0)  # type: ignore[arg-type]  # lists only
-    pulse.expect(sync.streams())
-    return sync, lists, cache, queue, pulse
+    liveness = Liveness(asyncio.get_running_loop().time)
+    sync = Sync(lists, Intake(cache, queue), liveness, scope or WatchScope(), 600.0)  # type: ignore[arg-type]  # lists only
+    liveness.expect(sync.streams())
+    return sync, lists, cache, queue, liveness
 
 
 def test_ready_only_when_every_collection_was_listed_after_kopfs_own_list(virtual: Virtual) -> None:
@@ -128,13 +128,13 @@ def test_resync_lists_and_reconciles_everything(virtual: Virtual) -> None:
 
 def test_a_namespaced_scope_lists_namespaces_one_by_one(virtual: Virtual) -> None:
     async def main() -> None:
-        sync, lists, _, _, pulse = build(Scope(("a", "b")))
+        sync, lists, _, _, liveness = build(WatchScope(("a", "b")))
         running = asyncio.create_task(sync.run())
         sync.answered(POD.path("b"), watch=False)
         sync.answered(POD.path(), watch=False)
         await asyncio.sleep(1)
         assert [(kind, namespace) for kind, namespace, _ in lists.asked] == [(POD, "b")]
-        assert {"pods@a", "pods@b"} <= set(pulse.ages())
+        assert {"pods@a", "pods@b"} <= set(liveness.ages())
         running.cancel()
 
     virtual(main())
@@ -142,16 +142,16 @@ def test_a_namespaced_scope_lists_namespaces_one_by_one(virtual: Virtual) -> Non
 
 def test_signs_of_life_are_counted_per_watch(virtual: Virtual) -> None:
     async def main() -> None:
-        sync, _, _, _, pulse = build()
-        pulse.expect(["leases"])
-        pulse.beat("unexpected")
+        sync, _, _, _, liveness = build()
+        liveness.expect(["leases"])
+        liveness.seen("unexpected")
         await asyncio.sleep(LEASE_BOUND + 1)
-        assert pulse.faults("leases") == [f"no sign of life from the watch on leases for {LEASE_BOUND + 1:.0f} s"]
+        assert liveness.faults("leases") == [f"no sign of life from the watch on leases for {LEASE_BOUND + 1:.0f} s"]
         await asyncio.sleep(WATCH_BOUND)
-        sync.beat(POD, "ns")
+        sync.event_handled(POD, "ns")
         sync.answered(DEPLOYMENT.path(), watch=True)
-        pulse.beat("leases")
-        silent = pulse.faults("leases")
+        liveness.seen("leases")
+        silent = liveness.faults("leases")
         assert len(silent) == len(WATCHED) - 2
         assert not any("pods " in line or "deployments.apps " in line for line in silent)
 

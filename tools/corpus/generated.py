@@ -239,8 +239,8 @@ def _values(spec: FlagSpec, compared: set[Any]) -> list[Any]:
     elif spec.type == "float":
         values = [0, 1, 0.1, 0.5, 0.85, 0.9]
     else:
-        words = {value for value in compared if isinstance(value, str)}
-        values = sorted(words | set(map(str, spec.choices or ("text", "auto"))))
+        strings = {value for value in compared if isinstance(value, str)}
+        values = sorted(strings | set(map(str, spec.choices or ("text", "auto"))))
         values += ['{"prefill": {"backend": "full"}}'] if spec.type == "graph-config" else []
     return [[value] for value in values] if spec.nargs in {"*", "+"} else values
 
@@ -248,9 +248,9 @@ def _values(spec: FlagSpec, compared: set[Any]) -> list[Any]:
 @cache
 def _variables(engine: str) -> dict[str, list[str]]:
     """Values for every environment variable that a rule of the engine reads."""
-    words = ("0", "1", "true", "False", "8", "")
+    strings = ("0", "1", "true", "False", "8", "")
     return {
-        name: [*words, *sorted(value for value in compared if isinstance(value, str))]
+        name: [*strings, *sorted(value for value in compared if isinstance(value, str))]
         for (source, name), compared in _compared(table.RULESETS[engine]).items()
         if source == "env"
     }

@@ -85,12 +85,12 @@ def _specs(rules: Mapping[str, Any]) -> Iterator[RuleExample]:
 
 
 def _lines(rules: Mapping[str, Any]) -> Iterator[RuleExample]:
-    for rule, speaks, name, words in _entries(rules):
-        where, _, flags = words.rpartition("] ")
+    for rule, speaks, name, line in _entries(rules):
+        where, _, flags = line.rpartition("] ")
         platform, _, version = where.lstrip("[").partition(" ")
         parts = flags.split()
-        first = next((at for at, word in enumerate(parts) if word.startswith("-")), len(parts))
-        env = dict(word.split("=", 1) for word in parts[:first])
+        first = next((at for at, argument in enumerate(parts) if argument.startswith("-")), len(parts))
+        env = dict(argument.split("=", 1) for argument in parts[:first])
         argv = ("--tp-size", "4", *parts[first:])
         yield RuleExample(rule, speaks, name, None, {}, argv, env, platform or _PLATFORM, version or _VERSION)
 
@@ -109,4 +109,4 @@ def _set(document: dict[str, Any], path: str, value: Any) -> None:
     if value is None:
         document.pop(last, None)
     else:
-        document[last] = value
+        document[last] = copy.deepcopy(value)  # or a later change would reach into the corpus

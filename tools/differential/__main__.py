@@ -9,11 +9,11 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from tools.differential.answer_cache import AnswerCache
 from tools.differential.comparison import Comparison, command, compare, disagreements
 from tools.differential.generator import PLATFORMS, cases
-from tools.differential.notebook import Notebook
 from tools.differential.oracle import Oracle
-from tools.differential.shrinking import Asked, shrink_all
+from tools.differential.shrinking import Answers, shrink_all
 from tools.differential.vocabulary import THEMES
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _grouped(result: Iterable[Comparison], kind: Callable[[Comparison], str]) ->
     return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 
-def _verdicts(result: list[Comparison], engine: Asked, examples: int) -> list[dict[str, Any]]:
+def _verdicts(result: list[Comparison], engine: Answers, examples: int) -> list[dict[str, Any]]:
     rows = []
     for kind, members in _grouped(result, lambda one: one.kind):
         small = shrink_all(members[:examples], engine)
@@ -46,7 +46,7 @@ def _verdicts(result: list[Comparison], engine: Asked, examples: int) -> list[di
     return rows
 
 
-def _values(compared: list[Comparison], engine: Asked, examples: int) -> list[dict[str, Any]]:
+def _values(compared: list[Comparison], engine: Answers, examples: int) -> list[dict[str, Any]]:
     rows = []
     for name in sorted({name for one in compared for name in one.differences}):
         members = [one for one in compared if name in one.differences]
@@ -72,7 +72,7 @@ def main() -> int:
     platforms = (options.platform,) if options.platform else PLATFORMS
     drawn = cases(options.seed, options.count, platforms, options.theme)
     with Oracle() as oracle:
-        engine = Notebook(oracle)
+        engine = AnswerCache(oracle)
         answers = engine.ask(drawn)
         began = time.monotonic()
         compared = compare(drawn, answers)

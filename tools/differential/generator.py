@@ -85,8 +85,8 @@ class _Draft:
 
     def follow(self, recipe: str) -> None:
         """Choose what a recipe says, and hardly anything else."""
-        words = recipe.split()
-        for name, value in zip(words, [*words[1:], "--"], strict=True):
+        parts = recipe.split()
+        for name, value in zip(parts, [*parts[1:], "--"], strict=True):
             if name in FLAGS or name in ENV:
                 self.chosen[name] = "" if value in FLAGS else value
         self._take("--tp-size", "4")

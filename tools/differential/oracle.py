@@ -28,14 +28,14 @@ PATIENCE_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What the engine said to one command line.
+    """The engine's answer to one command line.
 
     Attributes:
-        accepted: None when it could not say (its environment lacks something, or it took too long).
-        error: Its own words when it refused.
-        stage: How far it came: ``parse``, ``resolve``, ``check``, ``done``; ``crash`` without a verdict.
+        accepted: None when there is no verdict (its environment lacks something, or it took too long).
+        error: Its message when it refused.
+        stage: How far it got: ``parse``, ``resolve``, ``check``, ``done``; ``crash`` without a verdict.
         raised_by: The engine's function that refused, ``module.function``, or ``argparse``.
-        resolved: What it made of the given values, by its own attribute names, when it accepted.
+        resolved: The values that it resolved, by its own attribute names, when it accepted.
     """
 
     accepted: bool | None
@@ -45,8 +45,8 @@ class Answer:
     resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Lane:
-    """One connection to an engine process: a question and its answer at a time."""
+class _EngineConnection:
+    """One connection to an engine process, for one question at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(PATIENCE_SECONDS)
@@ -67,61 +67,64 @@ class _Lane:
 
 
 class _Server:
-    """The engine for one platform, as a process with some lanes."""
+    """The engine for one platform, as a process with some connections."""
 
-    def __init__(self, python: Path, platform: str, lanes: int) -> None:
-        pairs = [socket.socketpair() for _ in range(lanes)]
+    def __init__(self, python: Path, platform: str, connections: int) -> None:
+        pairs = [socket.socketpair() for _ in range(connections)]
         theirs = [pair[1].fileno() for pair in pairs]
         # A SGLANG_ variable of the developer's own shell must not reach the engine; nor may it ask the network.
         env = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
         env |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **environment.CACHES}
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes to it
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes to it
         self._process = subprocess.Popen(
             [str(python), "-P", str(ENGINE), platform, *map(str, theirs)],
             pass_fds=theirs,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=self._said,
+            stdout=self._output,
+            stderr=self._output,
         )
         self.platform = platform
-        self.lanes: SimpleQueue[_Lane] = SimpleQueue()
-        self._all = [_Lane(ours) for ours, _ in pairs]
-        for (_, other), lane in zip(pairs, self._all, strict=True):
+        self.connections: SimpleQueue[_EngineConnection] = SimpleQueue()
+        self._all = [_EngineConnection(ours) for ours, _ in pairs]
+        for (_, other), connection in zip(pairs, self._all, strict=True):
             other.close()
-            self.lanes.put(lane)
+            self.connections.put(connection)
 
     def ask(self, case: Case) -> Answer:
-        lane = self.lanes.get()
+        connection = self.connections.get()
         try:
-            return lane.ask(case)
+            return connection.ask(case)
         except (OSError, EOFError) as error:
-            raise RuntimeError(f"the engine for {self.platform} ended: {self.message()}") from error
+            raise RuntimeError(f"the engine for {self.platform} ended: {self.output()}") from error
         finally:
-            self.lanes.put(lane)
+            self.connections.put(connection)
 
-    def message(self) -> str:
+    def output(self) -> str:
         """The last of what the process printed."""
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - 4000))
-        return self._said.read().decode(errors="replace")
+        self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, self._output.tell() - 4000))
+        return self._output.read().decode(errors="replace")
 
     def close(self) -> None:
-        for lane in self._all:
-            lane.close()
+        for connection in self._all:
+            connection.close()
         self._process.kill()
         self._process.wait()
-        self._said.close()
+        self._output.close()
 
 
 class Oracle:
     """The real engine on every platform that it is asked about; each one is started by its first question.
 
     Use it as a context manager.
+
+    Args:
+        connections: Questions to a platform at once; by default as many as there are processors, up to 8.
     """
 
-    def __init__(self, lanes: int | None = None) -> None:
-        self._lanes = lanes or min(8, os.cpu_count() or 1)
+    def __init__(self, connections: int | None = None) -> None:
+        self._connections = connections or min(8, os.cpu_count() or 1)
         self._servers: dict[str, _Server] = {}
         self._starting = threading.Lock()
         self._python: Path | None = None
@@ -137,7 +140,7 @@ class Oracle:
         with self._starting:
             if platform not in self._servers:
                 self._python = self._python or environment.interpreter()
-                self._servers[platform] = _Server(self._python, platform, self._lanes)
+                self._servers[platform] = _Server(self._python, platform, self._connections)
             return self._servers[platform]
 
     def ask(self, cases: Sequence[Case]) -> list[Answer]:
@@ -151,5 +154,5 @@ class Oracle:
         """
         platforms = {case.platform for case in cases}
         servers = {platform: self._server(platform) for platform in platforms}
-        with ThreadPoolExecutor(max_workers=max(1, self._lanes * len(platforms))) as pool:
+        with ThreadPoolExecutor(max_workers=max(1, self._connections * len(platforms))) as pool:
             return list(pool.map(lambda case: servers[case.platform].ask(case), cases))

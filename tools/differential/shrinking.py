@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tools.differential.oracle import Answer
 
 
-class Asked(Protocol):
-    """Whatever answers for the engine."""
+class Answers(Protocol):
+    """The engine, or a stand-in for it."""
 
     def ask(self, cases: Sequence[Case]) -> list[Answer]:
         """An answer for each case."""
@@ -25,7 +25,7 @@ class Asked(Protocol):
 
 
 def shrink_all(
-    result: Sequence[Comparison], engine: Asked, kind: Callable[[Comparison], str] = lambda seen: seen.kind
+    result: Sequence[Comparison], engine: Answers, kind: Callable[[Comparison], str] = lambda seen: seen.kind
 ) -> list[Comparison]:
     """Shrink some disagreements side by side.
 
@@ -38,7 +38,7 @@ def shrink_all(
         return list(pool.map(lambda one: shrink(one, engine, kind), result))
 
 
-def shrink(result: Comparison, engine: Asked, kind: Callable[[Comparison], str]) -> Comparison:
+def shrink(result: Comparison, engine: Answers, kind: Callable[[Comparison], str]) -> Comparison:
     """Drop and simplify one thing after the other, until no single step leaves the disagreement as it was."""
     wanted = kind(result)
     smaller = True
@@ -65,7 +65,7 @@ def candidates(case: Case) -> Iterator[Case]:
         if len(part) > 2:
             steps.append([*parts[:i], part[:2], *parts[i + 1 :]])
     for step in steps:
-        yield replace(case, argv=tuple(word for part in step for word in part))
+        yield replace(case, argv=tuple(argument for part in step for argument in part))
     for name in case.env:
         yield replace(case, env={key: value for key, value in case.env.items() if key != name})
 
@@ -73,9 +73,9 @@ def candidates(case: Case) -> Iterator[Case]:
 def _parts(argv: Sequence[str]) -> list[tuple[str, ...]]:
     """A command line as flags with their values."""
     parts: list[tuple[str, ...]] = []
-    for word in argv:
-        if word.startswith("--") or not parts:
-            parts.append((word,))
+    for argument in argv:
+        if argument.startswith("--") or not parts:
+            parts.append((argument,))
         else:
-            parts[-1] = (*parts[-1], word)
+            parts[-1] = (*parts[-1], argument)
     return parts

@@ -167,7 +167,7 @@ def attempt(asked: dict[str, Any]) -> dict[str, Any]:
     """The same, or what went wrong: a child's standard error is nobody's."""
     try:
         return answer(asked)
-    except Exception:  # noqa: BLE001 - told to whoever asked
+    except Exception:  # noqa: BLE001 - the client gets it
         return {"error": traceback.format_exc()}
 
 

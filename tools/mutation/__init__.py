@@ -1,0 +1,1 @@
+"""Changes rules by small mistakes, and checks that a recorded case notices each."""

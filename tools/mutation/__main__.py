@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from tools.differential.notebook import Notebook
+from tools.differential.answer_cache import AnswerCache
 from tools.differential.oracle import Oracle
 from tools.mutation.collection import grow
 from tools.mutation.score import Scorer
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--rule", help="only the mutants of this rule or resolved value")
     parser.add_argument("--alike", action="store_true", help="also list mutants that were never seen to differ")
     parser.add_argument("--grow", action="store_true", help="ask the engine about lines that would catch survivors")
-    parser.add_argument("--quick", action="store_true", help="with --grow: only lines around rules, no long walks")
+    parser.add_argument("--quick", action="store_true", help="with --grow: only lines around rules, no long searches")
     options = parser.parse_args()
 
     def say(text: str) -> None:
@@ -31,8 +31,8 @@ def main() -> int:
 
     if options.grow:
         with Oracle() as oracle:
-            harvest = grow(Notebook(oracle), say, walking=not options.quick)
-        for one in harvest.wrong:
+            collected = grow(AnswerCache(oracle), say, searching=not options.quick)
+        for one in collected.wrong:
             row: dict[str, Any] = {
                 "platform": one.case.platform,
                 "argv": one.case.argv,
@@ -42,7 +42,7 @@ def main() -> int:
             values = {name: list(pair) for name, pair in one.differences.items()}
             row |= {"values": values, "engine": one.answer.error, "ours": sorted(one.ours)}
             sys.stdout.write(f"{json.dumps(row)}\n")
-        return bool(harvest.wrong)
+        return bool(collected.wrong)
     scorer = Scorer()
     score = scorer.all([options.rule] if options.rule else scorer.subjects())
     lines = [score.report()]

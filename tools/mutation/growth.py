@@ -1,7 +1,7 @@
-"""Finds lines that tell mutants from the right rules, and has the real engine say what is right about each.
+"""Finds lines that distinguish mutants from the right rules, for the real engine to judge.
 
-For each rule and each resolved value: lines around it; of these, the ones that a mutant would be caught by if the
-engine agrees with the right rule; of these, the few that catch all. Then `harvest` asks the engine.
+For each rule and each resolved value: lines around it; of these, the ones that would catch a mutant if the engine
+agrees with the right rule; of these, the few that catch all. Then `collection` asks the engine.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tools.corpus.rule_examples import changed, rule_examples
 from tools.differential.comparison import VERSION, function
 from tools.differential.engine import REPORT
 from tools.differential.generator import PLATFORMS, Case, cases
-from tools.mutation.experiment import RULES, Laboratory, dependents
-from tools.mutation.record import VERDICTS, Verdict, rows
-from tools.mutation.search_space import ROLES, Goal, Point, Walk, bases, deciding, point_of
-from tools.mutation.subject import SGLANG, Stand, spec
+from tools.mutation.experiment import RULES, Experiment, dependents
+from tools.mutation.record import VERDICTS, EngineVerdict, rows
+from tools.mutation.recorded_case import SGLANG, RecordedCase, spec
+from tools.mutation.search_space import ROLES, Goal, LocalSearch, Point, bases, deciding, point_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from epd_operator.rules.expression import Expr, Named
     from tools.mutation.experiment import Effect
     from tools.mutation.mutant import Mutant, RuleMutant
-    from tools.mutation.subject import Found
+    from tools.mutation.recorded_case import FindingSummary
 
 SEED: Final = 41
 DRAWN: Final = 3000
@@ -51,31 +51,34 @@ def alternatives() -> list[Mapping[str, object]]:
     return [row["config"] for row in rows(VERDICTS) if row.get("config")]
 
 
-def stand(point: Point, at: int) -> Stand:
-    """A line as rules and mutants meet it; nothing is expected of it."""
+def case_of(point: Point, at: int) -> RecordedCase:
+    """A line as a recorded case that expects nothing."""
     process = point.process()
-    return Stand(str(at), VERSION, {process.role: process}, (process.role,), True, (), lambda _: True)
+    return RecordedCase(str(at), VERSION, {process.role: process}, (process.role,), True, (), lambda _: True)
 
 
 @dataclass
-class Surroundings:
+class Neighbours:
     """The lines around one subject.
 
     Attributes:
         points: The lines.
-        laboratory: The same as stands, named by their place.
+        experiment: The same as cases, named by their place.
     """
 
     points: list[Point]
-    laboratory: Laboratory
+    experiment: Experiment
 
     def point(self, effect: Effect) -> Point:
         """Where an effect was seen."""
-        return self.points[int(effect.stand.name)]
+        return self.points[int(effect.case.name)]
 
 
 class Explorer:
     """Finds lines around rules and resolved values.
+
+    Args:
+        drawn: Number of lines to draw.
 
     Attributes:
         known: Lines of the given verdicts and of the generator, with the ids of the rules that they break.
@@ -84,20 +87,20 @@ class Explorer:
     def __init__(self, drawn: int = DRAWN) -> None:
         given = [Case(row["id"], row["platform"], row["argv"], row["env"], row.get("config")) for row in rows(VERDICTS)]
         points = [point for case in (*given, *cases(SEED, drawn)) if (point := point_of(case)) is not None]
-        laboratory = Laboratory([])
-        self.known = [(point, laboratory.broken(stand(point, 0))) for point in points]
+        experiment = Experiment([])
+        self.known = [(point, experiment.broken(case_of(point, 0))) for point in points]
         self.starts = bases(alternatives())
         self._witnesses: dict[str, list[Point]] = {}
         self._around: dict[str, list[Point]] = {}
 
-    def around(self, subject: Rule | Named) -> Surroundings:
+    def around(self, subject: Rule | Named) -> Neighbours:
         """Lines around a rule or a resolved value."""
         points = self._of_rule(subject) if isinstance(subject, Rule) else self._of_value(subject)
-        lines = [stand(point, at) for at, point in enumerate(points)]
+        lines = [case_of(point, at) for at, point in enumerate(points)]
         rules = [subject] if isinstance(subject, Rule) else dependents()[subject.name][0]
-        return Surroundings(points, Laboratory([*lines, *self._specs({rule.id for rule in rules})]))
+        return Neighbours(points, Experiment([*lines, *self._specs({rule.id for rule in rules})]))
 
-    def _specs(self, rules: set[str]) -> list[Stand]:
+    def _specs(self, rules: set[str]) -> list[RecordedCase]:
         """Specs that join any two examples of the same rule, a sample of them on every platform and version."""
         draw = Random(f"{SEED} {sorted(rules)}")
         by_rule: dict[str, list[Mapping[str, object]]] = defaultdict(list)
@@ -114,10 +117,10 @@ class Explorer:
         return entry
 
     def witnesses(self, rule: Rule) -> list[Point]:
-        """Lines that break a rule, with little that it does not need."""
+        """Lines that break a rule, with little that the rule does not need."""
         if rule.id not in self._witnesses:
             draw = Random(f"{SEED} {rule.id}")
-            walk, goal = Walk(rule.when, draw), broken_goal(rule)
+            search, goal = LocalSearch(rule.when, draw), broken_goal(rule)
             breaking = [point for point, broken in self.known if rule.id in broken]
             result = [
                 shrunk(point, replace(self.starts[0], platform=point.platform), goal)
@@ -127,7 +130,7 @@ class Explorer:
                 if at >= WITNESSES and result:
                     break
                 start = self.starts[at] if at < 3 else draw.choice(self.starts)
-                there = walk.to(start, goal)
+                there = search.reach(start, goal)
                 if there is not None:
                     result.append(shrunk(there, start, goal))
             self._witnesses[rule.id] = list({point.key: point for point in result}.values())
@@ -139,11 +142,11 @@ class Explorer:
         if rule.id not in self._around:
             draw = Random(f"{SEED} {rule.id} around")
             witnesses = self.witnesses(rule)
-            result = {point.key: point for point in self._near(Walk(rule.when, draw), witnesses, NEIGHBOURS)}
+            result = {point.key: point for point in self._near(LocalSearch(rule.when, draw), witnesses, NEIGHBOURS)}
             for term, alone in deciding(rule.when):
-                walk = Walk(term, draw, ROLES)
+                search = LocalSearch(term, draw, ROLES)
                 for point in self._turning(rule, term, alone, witnesses, draw):
-                    result.update((near.key, near) for near in (point, *walk.neighbours(point, BESIDE)))
+                    result.update((near.key, near) for near in (point, *search.neighbours(point, BESIDE)))
             self._around[rule.id] = list(result.values())
         return self._around[rule.id]
 
@@ -156,44 +159,44 @@ class Explorer:
         draw: Random,
     ) -> list[Point]:
         """Lines on which one term alone decides whether a rule is broken."""
-        walk = Walk(rule.when, draw, ROLES)
+        search = LocalSearch(rule.when, draw, ROLES)
         goal = Goal([(ROLE.isin(rule.roles), True), *alone, (term, True)])
         result = []
         for start in (draw.choice(self.starts), *draw.sample(witnesses, min(1, len(witnesses)))):
-            there = walk.to(start, goal, APART)
+            there = search.reach(start, goal, APART)
             if there is not None:
                 result.append(shrunk(there, start, goal))
         return result
 
     def _of_value(self, value: Named) -> list[Point]:
         draw = Random(f"{SEED} {value.name}")
-        walk = Walk(value.body, draw)
-        centres = [_strayed(walk, draw.choice(self.starts)) for _ in range(WITNESSES)]
+        search = LocalSearch(value.body, draw)
+        centres = [_perturbed(search, draw.choice(self.starts)) for _ in range(WITNESSES)]
         centres += [point for rule in dependents()[value.name][0] if rule.roles for point in self.witnesses(rule)]
         centres += [point for point, _ in draw.sample(self.known, min(len(self.known), NEIGHBOURS))]
-        return self._near(walk, centres, 1 + AROUND // len(centres))
+        return self._near(search, centres, 1 + AROUND // len(centres))
 
-    def _near(self, walk: Walk, centres: Sequence[Point], most: int) -> list[Point]:
+    def _near(self, search: LocalSearch, centres: Sequence[Point], most: int) -> list[Point]:
         result = {point.key: point for point in self.starts}
         for centre in centres:
-            result.update((point.key, point) for point in (centre, *walk.neighbours(centre, most)))
+            result.update((point.key, point) for point in (centre, *search.neighbours(centre, most)))
         return list(result.values())
 
 
-def _strayed(walk: Walk, start: Point) -> Point:
+def _perturbed(search: LocalSearch, start: Point) -> Point:
     """A line a few random steps away."""
-    for _ in range(walk.draw.choice((0, 1, 2, 3))):
-        start = walk.step(start)
+    for _ in range(search.draw.choice((0, 1, 2, 3))):
+        start = search.step(start)
     return start
 
 
 def broken_goal(rule: Rule) -> Goal:
-    """That a line breaks a rule."""
+    """The goal that a line breaks a rule."""
     return Goal([(whole(rule), True)])
 
 
 def difference(right: Rule, wrong: Rule) -> Goal:
-    """That a line breaks one of two rules and not the other."""
+    """The goal that a line breaks one of two rules and not the other."""
     ours, theirs = whole(right), whole(wrong)
     return Goal([(ours, True), (theirs, False)], [(ours, False), (theirs, True)])
 
@@ -213,84 +216,86 @@ def shrunk(point: Point, start: Point, goal: Goal) -> Point:
             if name in getattr(start, source):
                 smaller[name] = getattr(start, source)[name]
             less = Point(**{**vars(point), source: smaller})
-            if goal.price(less) == 0:
+            if goal.cost(less) == 0:
                 point = less
     return point
 
 
-def predicted(findings: Sequence[Found]) -> Verdict:
-    """What the engine will say if the right rules are right; the function only where all errors name the same."""
+def predicted(findings: Sequence[FindingSummary]) -> EngineVerdict:
+    """The engine's verdict if the right rules are right; the function only where all errors name the same."""
     errors = [finding for finding in findings if finding.severity == "error"]
     deciding = {function(finding.decided_by) for finding in errors}
-    return Verdict(not errors, deciding.pop() if len(deciding) == 1 else "")
+    return EngineVerdict(not errors, deciding.pop() if len(deciding) == 1 else "")
 
 
-def catches(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
+def catches(neighbours: Neighbours, mutant: Mutant) -> list[Point]:
     """The lines on which a mutant would be noticed."""
     result = []
-    for effect in surrounding.laboratory.effects(mutant):
-        if not effect.stand.bare:
+    for effect in neighbours.experiment.effects(mutant):
+        if not effect.case.bare:
             continue
-        before = [effect.stand.finding_of(RULES[rule]) for rule in surrounding.laboratory.broken(effect.stand)]
+        before = [effect.case.finding_of(RULES[rule]) for rule in neighbours.experiment.broken(effect.case)]
         verdict = predicted(before)
         if not verdict(effect.findings) or (verdict.accepted and REPORTED & effect.settings.keys()):
-            result.append(surrounding.point(effect))
+            result.append(neighbours.point(effect))
             if len(result) == KEPT:
                 break
     return result
 
 
-def near_misses(surrounding: Surroundings, mutant: Mutant) -> list[Point]:
+def near_misses(neighbours: Neighbours, mutant: Mutant) -> list[Point]:
     """Lines on which a mutant would be caught if the engine, of several reasons to refuse, named the right one first.
 
     They are those on which the mutant loses the only finding that names a function; fewest other reasons first.
     """
-    laboratory = surrounding.laboratory
+    experiment = neighbours.experiment
     points: list[tuple[int, int, str, Point]] = []
-    for effect in laboratory.effects(mutant):
-        if not effect.stand.bare:
+    for effect in experiment.effects(mutant):
+        if not effect.case.bare:
             continue
-        before = {function(RULES[rule].decided_by) for rule in laboratory.broken(effect.stand) if refuses(RULES[rule])}
+        before = {function(RULES[rule].decided_by) for rule in experiment.broken(effect.case) if refuses(RULES[rule])}
         after = {function(RULES[rule].decided_by) for rule in effect.broken if refuses(RULES[rule])}
         if before - after:
-            point = surrounding.point(effect)
+            point = neighbours.point(effect)
             points.append((len(before), len(point.args), point.key, point))
     return [one[-1] for one in sorted(points, key=lambda one: one[:3])[:PERHAPS]]
 
 
 def refuses(rule: Rule) -> bool:
     """Whether a rule refuses command lines."""
-    return rule.severity == "error" and not rule.hole
+    return rule.severity == "error" and not rule.operator_only
 
 
-def told_apart(mutant: RuleMutant, starts: Sequence[Point], witnesses: Sequence[Point], draw: Random) -> list[Point]:
-    """Lines found by walking towards a difference in whether the rule is broken."""
-    walk = Walk(mutant.original.when, draw, ROLES)
+def distinguishing(
+    mutant: RuleMutant, starts: Sequence[Point], witnesses: Sequence[Point], draw: Random
+) -> list[Point]:
+    """Lines on which only one of a mutant and its original is broken, found by local search."""
+    search = LocalSearch(mutant.original.when, draw, ROLES)
     goal = difference(mutant.original, mutant.rule)
     result = []
     tried = [*draw.sample(starts, min(TRIES, len(starts))), *draw.sample(witnesses, min(TRIES, len(witnesses)))]
     for start in tried:
-        there = walk.to(start, goal, APART)
+        there = search.reach(start, goal, APART)
         if there is not None:
             there = shrunk(there, start, goal)
-            result.append(cleaned(there, walk, goal, mutant.original))
+            result.append(cleaned(there, search, goal, mutant.original))
     return result
 
 
-def cleaned(point: Point, walk: Walk, goal: Goal, rule: Rule) -> Point:
-    """Still told apart, but broken by as few other rules as can be."""
+def cleaned(point: Point, search: LocalSearch, goal: Goal, rule: Rule) -> Point:
+    """A line that still distinguishes them and breaks as few other rules as possible."""
 
     def others(there: Point) -> list[Rule]:
-        broken = stand(there, 0).broken(SGLANG.rules)
+        broken = case_of(there, 0).broken(SGLANG.rules)
         return [one for one in broken if one.id != rule.id and refuses(one)]
 
     for _ in range(6):
         broken = others(point)
         if not broken:
             return point
-        other = Walk(broken[0].when, walk.draw)
+        other = LocalSearch(broken[0].when, search.draw)
         for there in other.neighbours(point, 30):
-            if goal.price(there) == 0 and len(others(there)) < len(broken):
+            if goal.cost(there) == 0 and len(others(there)) < len(broken):
                 point = there
                 break
         else:

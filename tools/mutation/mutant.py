@@ -209,7 +209,7 @@ def _const(node: Const) -> Iterator[Change]:
 def _one_of(node: OneOf) -> Iterator[Change]:
     for choice in node.choices:
         rest = tuple(other for other in node.choices if other != choice)
-        yield f"{choice!r} is no choice of {show(node.subject)}", OneOf(node.subject, rest)
+        yield f"{choice!r} is not a choice of {show(node.subject)}", OneOf(node.subject, rest)
 
 
 def _when(node: When) -> Iterator[Change]:
@@ -315,11 +315,11 @@ def show(expression: Expr) -> str:
 
 
 def _words(node: Expr) -> str:
-    words = _WORDS.get(type(node))
-    return type(node).__name__ if words is None else words(node)
+    describe = _DESCRIPTIONS.get(type(node))
+    return type(node).__name__ if describe is None else describe(node)
 
 
-_WORDS: Final[dict[type[Expr], Callable[[Any], str]]] = {
+_DESCRIPTIONS: Final[dict[type[Expr], Callable[[Any], str]]] = {
     Const: lambda node: repr(node.constant),
     Leaf: lambda node: node.name,
     Named: lambda node: node.name,

@@ -1,4 +1,4 @@
-"""Everything that is recorded about what the rules must say: command lines with the engine's answers, and specs."""
+"""The recorded cases: command lines with the engine's answers, and specs with the findings that they must have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.corpus.field_cases import FieldCase, field_cases
 from tools.corpus.prerelease_lines import ALL, LINES
 from tools.corpus.rule_examples import RuleExample, rule_examples
 from tools.differential.comparison import VERSION, function
-from tools.mutation.subject import Found, Stand, line, spec
+from tools.mutation.recorded_case import FindingSummary, RecordedCase, line, spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ BOUNDARIES: Final = DATA / "boundaries.jsonl"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the engine said to a command line: findings must come to the same.
+class EngineVerdict:
+    """The engine's verdict on a command line, which findings must agree with.
 
     Attributes:
         accepted: No error may be found; otherwise at least one must.
@@ -34,7 +34,8 @@ class Verdict:
     accepted: bool
     deciding: str = ""
 
-    def __call__(self, findings: Sequence[Found]) -> bool:
+    def __call__(self, findings: Sequence[FindingSummary]) -> bool:
+        """Whether findings are as expected."""
         errors = [finding for finding in findings if finding.severity == "error"]
         if self.accepted or not errors:
             return self.accepted and not errors
@@ -42,12 +43,17 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What somebody wants to be told of a spec: findings must hold it."""
+class ExpectedFindings:
+    """The findings that a field case demands of a spec.
+
+    Attributes:
+        case: The field case.
+    """
 
     case: FieldCase
 
-    def __call__(self, findings: Sequence[Found]) -> bool:
+    def __call__(self, findings: Sequence[FindingSummary]) -> bool:
+        """Whether findings are as expected."""
         errors = {finding.rule for finding in findings if finding.severity == "error"}
         warnings = {finding.rule for finding in findings if finding.severity == "warning"}
         case = self.case
@@ -60,13 +66,19 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Speaks:
-    """Whether one rule is among the findings."""
+class ExpectedRule:
+    """Whether one rule must be among the findings.
+
+    Attributes:
+        rule: Its id.
+        speaks: Whether it must.
+    """
 
     rule: str
     speaks: bool
 
-    def __call__(self, findings: Sequence[Found]) -> bool:
+    def __call__(self, findings: Sequence[FindingSummary]) -> bool:
+        """Whether findings are as expected."""
         return any(finding.rule == self.rule for finding in findings) == self.speaks
 
 
@@ -75,34 +87,48 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def recorded_line(row: Mapping[str, Any]) -> Stand:
+def recorded_line(row: Mapping[str, Any]) -> RecordedCase:
     """A row of `verdicts.jsonl` or `boundaries.jsonl`."""
-    verdict = Verdict(row["accepted"], function(row.get("decided_by")))
+    verdict = EngineVerdict(row["accepted"], function(row.get("decided_by")))
     settings = row.get("resolved", {}) if row["accepted"] else {}
     return line(
-        row["id"], VERSION, row["platform"], row["argv"], row.get("env") or {}, row.get("config"), verdict, settings
+        row["id"],
+        version=VERSION,
+        platform=row["platform"],
+        argv=row["argv"],
+        env=row.get("env") or {},
+        holds=verdict,
+        config=row.get("config"),
+        settings=settings,
     )
 
 
-def _early_lines() -> Iterator[Stand]:
+def _early_lines() -> Iterator[RecordedCase]:
     for at, (flags, refusing, platform) in enumerate(LINES):
         for version in ALL:
-            verdict = Verdict(version not in refusing)
+            verdict = EngineVerdict(version not in refusing)
             argv = ["--tp-size", "4", *flags.split()]
-            yield line(f"{version} line {at}", version, platform, argv, {}, None, verdict, {})
+            yield line(f"{version} line {at}", version=version, platform=platform, argv=argv, env={}, holds=verdict)
 
 
 @cache
-def recorded() -> tuple[Stand, ...]:
-    """Every recorded thing."""
+def recorded() -> tuple[RecordedCase, ...]:
+    """Every recorded case."""
     lines = [recorded_line(row) for path in (VERDICTS, BOUNDARIES) for row in rows(path)]
-    specs = [spec(case.name, case.document, Told(case)) for case in field_cases()]
+    specs = [spec(case.name, case.document, ExpectedFindings(case)) for case in field_cases()]
     examples = map(_example, rule_examples())
-    return (*lines, *_early_lines(), *(stand for stand in (*specs, *examples) if stand is not None))
+    return (*lines, *_early_lines(), *(case for case in (*specs, *examples) if case is not None))
 
 
-def _example(example: RuleExample) -> Stand | None:
-    reported = Speaks(example.rule, example.speaks)
+def _example(example: RuleExample) -> RecordedCase | None:
+    expected = ExpectedRule(example.rule, example.speaks)
     if example.document is not None:
-        return spec(example.name, example.document, reported)
-    return line(example.name, example.version, example.platform, example.argv, example.env, None, reported, {})
+        return spec(example.name, example.document, expected)
+    return line(
+        example.name,
+        version=example.version,
+        platform=example.platform,
+        argv=example.argv,
+        env=example.env,
+        holds=expected,
+    )

@@ -1,11 +1,11 @@
-"""How many mutants die, and which do not.
+"""How many mutants are killed, and which survive.
 
-A mutant is killed when something recorded would no longer be as recorded: the engine's verdict on a command line, the
-function that it names, a value that it resolves, what a field case or an example of a rule expects. Of the others, some
-only spell the same rule in another way. Which these are cannot be decided, so it is tried: the mutant and the right
-rule are compared on all lines around the rule (`growth.Explorer`: lines on which each term of the rule alone decides,
-found by walking, lines that break it among the recorded and thousands of drawn ones, and the lines one step away from
-all these; for rules about pods and pairs, every join of two of their examples). A mutant that changes no finding and no
+A mutant is killed when an expectation of a recorded case fails: the engine's verdict on a command line, the function
+that it names, a value that it resolves, what a field case or an example of a rule expects. Of the others, some are
+equivalent to the right rule. Equivalence cannot be decided, so it is sampled: the mutant and the right rule are
+compared on all lines around the rule (`growth.Explorer`: lines on which each term of the rule alone decides, found by
+local search, lines that break it among the recorded and thousands of drawn ones, and the lines one step away from all
+these; for rules about pods and pairs, every join of two of their examples). A mutant that changes no finding and no
 shown value on any of them is counted as *alike* and left out of the share.
 
 What is compared is the outcome: which functions of the engine refuse, what is warned of, and the values of what is
@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tools.mutation.experiment import Laboratory
+from tools.mutation.experiment import Experiment
 from tools.mutation.growth import Explorer
 from tools.mutation.mutant import mutants
 from tools.mutation.record import recorded
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Score:
-    """What became of some mutants.
+    """The fates of some mutants.
 
     Attributes:
-        killed: How many something recorded tells from the right rule.
-        surviving: Those that differ from it, and nothing recorded notices.
+        killed: How many a recorded case distinguishes from the right rule.
+        surviving: Those that differ from it, and no recorded case notices.
         hidden: Those that differ only behind another finding by the same function.
         alike: Those that were never seen to differ.
     """
@@ -79,7 +79,7 @@ class Scorer:
     """Counts the mutants of rules and resolved values."""
 
     def __init__(self) -> None:
-        self.laboratory = Laboratory(recorded())
+        self.experiment = Experiment(recorded())
         self.explorer = Explorer()
         self._mutants: dict[str, list[Mutant]] = {}
         for mutant in mutants(SGLANG):
@@ -90,7 +90,7 @@ class Scorer:
         return list(self._mutants)
 
     def of(self, subject: str) -> Score:
-        """What becomes of the mutants of one rule or resolved value.
+        """The score of the mutants of one rule or resolved value.
 
         Raises:
             KeyError: No such rule or value.
@@ -98,7 +98,7 @@ class Scorer:
         return self._judged(subject, self._mutants[subject])
 
     def sample(self, count: int, draw: Random) -> Score:
-        """What becomes of some mutants."""
+        """The score of a random sample of mutants."""
         chosen = draw.sample([mutant for entry in self._mutants.values() for mutant in entry], count)
         total = Score()
         for subject in dict.fromkeys(mutant.subject for mutant in chosen):
@@ -109,29 +109,29 @@ class Scorer:
         result = Score()
         left = []
         for mutant in chosen:
-            if noticed(self.laboratory, mutant):
+            if noticed(self.experiment, mutant):
                 result.killed += 1
             else:
                 left.append(mutant)
         if left:
             around = self.explorer.around(subject_named(subject))
             for mutant in left:
-                effects = [*self.laboratory.effects(mutant), *around.laboratory.effects(mutant)]
+                effects = [*self.experiment.effects(mutant), *around.experiment.effects(mutant)]
                 showing = any(effect.shows for effect in effects)
                 (result.surviving if showing else result.hidden if effects else result.alike).append(mutant)
         return result
 
     def all(self, subjects: Iterable[str]) -> Score:
-        """What becomes of the mutants of several."""
+        """The score of the mutants of several subjects."""
         total = Score()
         for subject in subjects:
             total.add(self.of(subject))
         return total
 
 
-def noticed(laboratory: Laboratory, mutant: Mutant) -> bool:
-    """Whether something recorded tells a mutant from the right rule."""
-    return any(effect.noticed for effect in laboratory.effects(mutant))
+def noticed(experiment: Experiment, mutant: Mutant) -> bool:
+    """Whether a recorded case distinguishes a mutant from the right rule."""
+    return any(effect.noticed for effect in experiment.effects(mutant))
 
 
 def subject_named(name: str) -> Rule | Named:

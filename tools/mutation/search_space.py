@@ -1,7 +1,7 @@
-"""Command lines around a rule: those that just break it, those that just do not, and what a step to a side makes of it.
+"""Command lines around a rule: those that just break it, those that just do not, and those one step away.
 
-The tricky idea: a rule is a condition, so lines that break it are found by walking downhill. The cost of a condition is
-how many of its terms stand the wrong way; a step changes one flag, variable or platform that a wrong term reads, and is
+The tricky idea: a rule is a condition, so lines that break it are found by descent. The cost of a condition is the
+number of its terms with the wrong value; a step changes one flag, variable or platform that a wrong term reads, and is
 kept when the cost does not grow.
 """
 
@@ -34,24 +34,24 @@ from epd_operator.rules.process import Process
 from tools.differential.comparison import VERSION
 from tools.differential.generator import MODEL, PLATFORMS, Case
 from tools.differential.vocabulary import ENV, FLAGS
-from tools.mutation.subject import SGLANG
+from tools.mutation.recorded_case import SGLANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from random import Random
 
-    from epd_operator.rules.expression import Scope
+    from epd_operator.rules.expression import EvaluationScope
 
     Wanted = tuple[Expr, bool]
 
 CATALOGUE: Final = SGLANG.catalogue(VERSION, "aggregated")
 RANK: Final = SGLANG.rank(VERSION)
-# Words that a variable is set to besides what a rule compares it with.
+# Values of a variable besides those that a rule compares it with.
 _SWITCHED: Final = ("1", "0", "true", "false", "x")
 _INTEGERS: Final = (-1, 0, 1, 2, 4, 8)
 _REALS: Final = (-1.0, 0.0, 0.5, 1.0, 1.5)
 _TEXTS: Final = ("x", "", "1", "0", "a,b", "{}", "[]", '{"a": 1}', "tcp://*:6557", "http://e:30000")
-# What no walk would write: settings inside a text.
+# What no search would write: settings inside a string.
 _JSON: Final = {
     "cuda-graph-config": (
         *(f'{{"{phase}": {{"backend": "{name}"}}}}' for phase in ("prefill", "decode") for name in ("full", "x")),
@@ -79,7 +79,7 @@ class Point:
     Attributes:
         platform: What it runs on.
         args: Flags by canonical name.
-        env: variables.
+        env: Variables.
         config: Fields of config.json that differ from the released checkpoint's.
     """
 
@@ -122,7 +122,7 @@ def point_of(case: Case) -> Point | None:
 
 
 def role(args: Mapping[str, Any]) -> str:
-    """What a process with these flags is."""
+    """The role of a process with these flags."""
     if args.get("encoder-only"):
         return "encode"
     mode = args.get("disaggregation-mode")
@@ -130,7 +130,7 @@ def role(args: Mapping[str, Any]) -> str:
 
 
 def bases(configs: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """Lines that the engine accepts: where a walk begins."""
+    """Lines that the engine accepts: where a search begins."""
     modes: tuple[dict[str, Any], ...] = (
         {},
         {"disaggregation-mode": "prefill"},
@@ -143,7 +143,11 @@ def bases(configs: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 class Values:
-    """What each flag or variable that an expression reads may be set to, to stand on either side of a boundary."""
+    """Values of each flag or variable that an expression reads, on either side of a boundary.
+
+    Args:
+        expression: The expression.
+    """
 
     def __init__(self, expression: Expr) -> None:
         nodes = walk(expression)
@@ -151,34 +155,34 @@ class Values:
         constants = [node.constant for node in nodes if isinstance(node, Const)]
         numbers = [value for value in constants if isinstance(value, int | float) and not isinstance(value, bool)]
         self._near = sorted({at for number in numbers for at in _around(number)})
-        self._words: dict[str, set[Any]] = {}
+        self._constants: dict[str, set[Any]] = {}
         for node in nodes:
-            words = _compared(node)
-            if words:
+            constants = _compared(node)
+            if constants:
                 for leaf in leaves_of(node):
-                    self._words.setdefault(leaf.name, set()).update(words)
+                    self._constants.setdefault(leaf.name, set()).update(constants)
         self._known: dict[str, list[Any]] = {}
 
     def of(self, leaf: Leaf) -> list[Any]:
         """The values of a leaf, None for an absent one among them."""
         if leaf.name not in self._known:
-            words = sorted(self._words.get(leaf.name, ()), key=str)
-            result = self._variable(leaf.name, words) if leaf.source == "env" else self._flag(leaf.name, words)
+            constants = sorted(self._constants.get(leaf.name, ()), key=str)
+            result = self._variable(leaf.name, constants) if leaf.source == "env" else self._flag(leaf.name, constants)
             self._known[leaf.name] = [None, *result]
         return self._known[leaf.name]
 
-    def _variable(self, name: str, words: Sequence[Any]) -> list[Any]:
+    def _variable(self, name: str, constants: Sequence[Any]) -> list[Any]:
         usual = ENV.get(name, "").replace("|", " ").split()
-        return list(dict.fromkeys([*map(str, words), *usual, *_SWITCHED, *map(str, self._near)]))
+        return list(dict.fromkeys([*map(str, constants), *usual, *_SWITCHED, *map(str, self._near)]))
 
-    def _flag(self, name: str, words: Sequence[Any]) -> list[Any]:
+    def _flag(self, name: str, constants: Sequence[Any]) -> list[Any]:
         spec = CATALOGUE[name]
         if spec.switch:
             return [True, False] if spec.negatable else [True]
         usual = FLAGS.get(f"--{name}", "").replace("|", " ").split()
         near = [number for number in self._near if spec.type == "float" or isinstance(number, int)]
         numbers = {"int": _INTEGERS, "human-int": _INTEGERS, "float": _REALS}
-        tried = [*words, *usual, *_JSON.get(name, ()), *(spec.choices or (*numbers.get(spec.type, _TEXTS), *near))]
+        tried = [*constants, *usual, *_JSON.get(name, ()), *(spec.choices or (*numbers.get(spec.type, _TEXTS), *near))]
         result: dict[str, Any] = {}
         for value in tried:
             read = _readable(name, str(value).split("~"))
@@ -187,11 +191,11 @@ class Values:
         return list(result.values())
 
 
-def _readable(name: str, words: Sequence[str]) -> Any:
-    """What the parser makes of words; None when it refuses them."""
+def _readable(name: str, arguments: Sequence[str]) -> Any:
+    """The parsed value of some arguments; None when the parser refuses them."""
     spec = CATALOGUE[name]
     try:
-        read = [spec.read(word) for word in words]
+        read = [spec.read(argument) for argument in arguments]
     except Unreadable:
         return None
     many = spec.nargs in {"*", "+"}
@@ -203,7 +207,7 @@ def _around(number: float) -> Iterable[float]:
 
 
 def _compared(node: Expr) -> list[Any]:
-    """The words that a node compares with."""
+    """The constants that a node compares with."""
     match node:
         case OneOf():
             return list(node.choices)
@@ -215,8 +219,8 @@ def _compared(node: Expr) -> list[Any]:
             return []
 
 
-def cost(node: Expr, scope: Scope, *, want: bool) -> int:
-    """How many terms of a condition stand against what is wanted; 0 when it is so."""
+def cost(node: Expr, scope: EvaluationScope, *, want: bool) -> int:
+    """How many terms of a condition differ from what is wanted; 0 when it has the wanted value."""
     match node:
         case Logic():
             costs = [cost(term, scope, want=want) for term in node.terms]
@@ -254,8 +258,8 @@ def deciding(node: Expr, given: tuple[Wanted, ...] = ()) -> Iterator[tuple[Expr,
             return
 
 
-def blamed(node: Expr, scope: Scope, *, want: bool) -> list[Leaf | None]:
-    """What the terms read that stand against what is wanted; None stands for the platform."""
+def blamed(node: Expr, scope: EvaluationScope, *, want: bool) -> list[Leaf | None]:
+    """What the terms read that differ from what is wanted; None stands for the platform."""
     match node:
         case Logic():
             return [leaf for term in node.terms for leaf in blamed(term, scope, want=want)]
@@ -282,18 +286,22 @@ def _read(node: Expr) -> tuple[Leaf | None, ...]:
 
 
 class Goal:
-    """What a line is wanted to be: one of some alternatives, each of conditions with what is wanted of them."""
+    """What a line should be: one of some alternatives, each of conditions with their wanted values.
+
+    Args:
+        alternatives: The alternatives.
+    """
 
     def __init__(self, *alternatives: Sequence[Wanted]) -> None:
         self.alternatives = alternatives
 
-    def price(self, point: Point) -> int:
-        """How many terms stand against it."""
+    def cost(self, point: Point) -> int:
+        """How many terms differ from it."""
         process = point.process()
         return min(_sum(alternative, process) for alternative in self.alternatives)
 
     def blamed(self, point: Point) -> list[Leaf | None]:
-        """What the terms read that stand against the nearest alternative."""
+        """What the terms read that differ from the nearest alternative."""
         process = point.process()
         nearest = min(self.alternatives, key=lambda alternative: _sum(alternative, process))
         return [leaf for condition, want in nearest for leaf in blamed(condition, process, want=want)]
@@ -303,8 +311,14 @@ def _sum(alternative: Sequence[Wanted], process: Process) -> int:
     return sum(cost(condition, process, want=want) for condition, want in alternative)
 
 
-class Walk:
-    """Ways from a line to one that an expression is true of, or false."""
+class LocalSearch:
+    """A local search for lines on which an expression is true, or false.
+
+    Args:
+        expression: The expression.
+        draw: Source of random numbers.
+        extra: Flags and variables to change besides those that the expression reads.
+    """
 
     def __init__(self, expression: Expr, draw: Random, extra: Iterable[Leaf] = ()) -> None:
         self.values = Values(expression)
@@ -326,21 +340,21 @@ class Walk:
         result += [point.with_(leaf, value) for leaf in leaves.values() for value in self.values.of(leaf)]
         return result if len(result) <= most else self.draw.sample(result, most)
 
-    def to(self, start: Point, goal: Goal, steps: int = STEPS) -> Point | None:
-        """Walk until nothing is left to pay.
+    def reach(self, start: Point, goal: Goal, steps: int = STEPS) -> Point | None:
+        """Search until the cost is 0; None when that takes too long.
 
         Args:
             start: Where to begin.
-            goal: What the line is wanted to be.
-            steps: How long to try.
+            goal: What the line should be.
+            steps: Most steps to try.
         """
-        point, paid = start, goal.price(start)
+        point, paid = start, goal.cost(start)
         blamed = goal.blamed(start)
         for _ in range(steps):
             if paid == 0:
                 return point
             there = self.step(point, blamed)
-            asked = goal.price(there)
+            asked = goal.cost(there)
             if asked <= paid:
                 point, paid = there, asked
                 blamed = goal.blamed(there)

@@ -12,6 +12,7 @@ from epd_operator.admission.message import cut, is_plain, is_scalar, spelled
 from epd_operator.engines.validation import STRUCTURE
 from epd_operator.rules.cel import NULL, literal, quoted
 from epd_operator.rules.limit import MOST_CHARACTERS, MOST_ITEMS, NUMERAL
+from epd_operator.rules.owner import instead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ RULES: Final = ("flag-unknown", "flag-of-another-version", "flag-owned", "flag-v
 _CODES: Final[Mapping[str, str]] = {"bool": "b", "int": "i", "human-int": "h", "float": "f", "log-level": "l"}
 _STRING: Final = "s"
 _LEVELS: Final = ("CRITICAL", "DEBUG", "ERROR", "FATAL", "INFO", "NOTSET", "WARN", "WARNING")
-_WORDS: Final[Mapping[str, str]] = {
+_EXPECTED: Final[Mapping[str, str]] = {
     "b": "true or false",
     "i": "a whole number",
     "h": 'a whole number or a string such as "1k"',
@@ -44,15 +45,16 @@ _PLAIN: Final = "^[!-*,-\\^`-~]*$"
 def catalogue_variables(catalogue: Catalogue) -> dict[str, str]:
     """The catalogue as maps: `known` from flag to code, choices and bounds, `owned` and `removed` to what to say."""
     users = [spec for spec in catalogue.flags.values() if spec.owner is None]
-    words = [spec for spec in users if spec.choices is not None and not _numeric(spec)]
+    strings = [spec for spec in users if spec.choices is not None and not _numeric(spec)]
     numbers = [spec for spec in users if spec.choices is not None and _numeric(spec)]
+    owners = [(spec.name, spec.owner) for spec in catalogue.flags.values()]
     return {
         "known": _map((spec.name, literal(_code(spec))) for spec in users),
-        "words": _map((spec.name, literal(spec.choices)) for spec in words),
+        "words": _map((spec.name, literal(spec.choices)) for spec in strings),
         "numbers": _map((spec.name, literal(spec.choices)) for spec in numbers),
         "least": _map((spec.name, literal(float(spec.minimum))) for spec in users if spec.minimum is not None),
         "most": _map((spec.name, literal(float(spec.maximum))) for spec in users if spec.maximum is not None),
-        "owned": _map((s.name, quoted(s.owner)) for s in catalogue.flags.values() if s.owner is not None),
+        "owned": _map((name, quoted(instead(owner, "<role>"))) for name, owner in owners if owner is not None),
         "removed": _map((old, quoted(advice)) for old, advice in catalogue.removed.items()),
     }
 
@@ -81,9 +83,9 @@ def bad_values(args: str, name: str) -> str:
     typed = "".join(f"{code}.startsWith('{letter}') ? {items}.all(item, {test}) : " for letter, test in tests.items())
     typed += f"{items}.all(item, {long} && item != '--') && "
     typed += f"(!({listed}) || {value}.all(item, !item.startsWith('-')))"
-    words, numbers, least, most = (f"variables.{name}_{part}" for part in ("words", "numbers", "least", "most"))
+    strings, numbers, least, most = (f"variables.{name}_{part}" for part in ("words", "numbers", "least", "most"))
     within = [
-        f"(!(flag in {words}) || {items}.all(item, item in {words}[flag]))",
+        f"(!(flag in {strings}) || {items}.all(item, item in {strings}[flag]))",
         f"(!(flag in {numbers}) || {items}.all(item, item in {numbers}[flag]))",
         f"(!(flag in {least}) || {items}.all(item, !{number} || double(item) >= {least}[flag]))",
         f"(!(flag in {most}) || {items}.all(item, !{number} || double(item) <= {most}[flag]))",
@@ -120,9 +122,9 @@ def findings(role: str, args: str, bad: str, name: str) -> str:
     what = f"{quoted(place)} + {cut('flag')} + {_given(value)}"
     foreign = f"{args}.filter(flag, !(flag in {known}) && !(flag in {owned})"
     unknown = f"{foreign} && !(flag in {removed})).map(flag, '[flag-unknown] ' + {what} + "
-    unknown += "': is no flag of ' + variables.version + ': correct its spelling or remove it')"
+    unknown += "': unknown flag in ' + variables.version + ': correct its spelling or remove it')"
     renamed = f"{foreign} && flag in {removed}).map(flag, '[flag-of-another-version] ' + {what} + "
-    renamed += f"': is no flag of ' + variables.version + ', but of another version: ' + {removed}[flag])"
+    renamed += f"': unknown in ' + variables.version + ', a flag of another version: ' + {removed}[flag])"
     taken = f"{args}.filter(flag, flag in {owned}).map(flag, '[flag-owned] ' + {what} + "
     taken += f"': belongs to the operator: remove it; ' + {owned}[flag].replace('<role>', '{role}'))"
     wrong = f"{bad}.map(flag, '[flag-value] ' + {what} + ': must ' + {_must(name, value)} + ': correct the value')"
@@ -140,14 +142,14 @@ def _given(value: str) -> str:
 
 def _must(name: str, value: str) -> str:
     """CEL of what the value of a flag must, a verb first."""
-    known, words, numbers = (f"variables.{name}_{part}" for part in ("known", "words", "numbers"))
-    types = "".join(f"{known}[flag].startsWith('{code}') ? {quoted(text)} : " for code, text in _WORDS.items())
+    known, strings, numbers = (f"variables.{name}_{part}" for part in ("known", "words", "numbers"))
+    types = "".join(f"{known}[flag].startsWith('{code}') ? {quoted(text)} : " for code, text in _EXPECTED.items())
     bounds = " + ".join(
         f"(flag in variables.{name}_{end} ? ', at {end} ' + string(variables.{name}_{end}[flag]) : '')"
         for end in ("least", "most")
     )
     what = (
-        f"(flag in {words} ? 'one of ' + {words}[flag].join(', ') : flag in {numbers} ? 'one of ' + "
+        f"(flag in {strings} ? 'one of ' + {strings}[flag].join(', ') : flag in {numbers} ? 'one of ' + "
         f"{numbers}[flag].map(item, string(item)).join(', ') : ({types}'another value')) + {bounds}"
     )
     return (

@@ -1,7 +1,7 @@
-"""What a finding says, in CEL: the words of `Finding`, put together by the API server.
+"""What a finding says, in CEL: the text of `Finding`, put together by the API server.
 
 The tricky idea: spelling out in every rule and role how a flag is shown would triple the policy. So a broken rule
-yields nothing but its role and id; the words of a rule stand once, in a small notation, and one expression, `lines`,
+yields nothing but its role and id; the text of a rule stands once, in a small notation, and one expression, `lines`,
 fills them in. The notation: parts are separated by line breaks. A part that begins with `@` is a side: alternatives
 separated by `|`, then `~` and the effective value, if any. A part that begins with `~` is a value. A side is a flag
 `p.tp-size`, a variable `p$NAME`, or a field `p/nodes`; the letter is a role, `_` the role that broke the rule.
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = string.Formatter()
 _GROUP: Final = 100
-"""Rules whose words are in one map: an expression has at most 100,000 characters."""
+"""Rules whose texts are in one map: an expression has at most 100,000 characters."""
 _SPEC: Final = "s"
 """Letter of what belongs to no role."""
 _ALONE: Final = quoted("~")
 """Stands for the value of what is there without a value worth showing."""
 _IS_SIDE: Final = "part.startsWith('@') || part.startsWith('&')"
 _OUTSIDE: Final = "o"
-"""Letter of what is no field of the spec."""
+"""Letter of what is not a field of the spec."""
 _WIDTH: Final = 80
 """Characters of a value in a message, as in `finding.plain`."""
 _ITEMS: Final = 16
@@ -84,7 +84,7 @@ def lines(result: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
 
     Args:
         result: CEL of the list of findings, each a letter, a dot and the id of a rule.
-        maps: CEL of the maps that hold the words, see `Wording.define`.
+        maps: CEL of the maps that hold the texts, see `Wording.define`.
         prefix: How the variables of a role begin, one letter.
     """
     roles = {short: f"spec.roles.{role}." for role, short in prefix.items()}
@@ -122,16 +122,16 @@ def lines(result: str, maps: Sequence[str], prefix: Mapping[str, str]) -> str:
     text = f"[part].map(it, it.startsWith('~') ? {filled} : it)[0]"
     rest = f"parts.filter(part, !({_IS_SIDE})).map(part, {text}).join('')"
     keys = [(key, held) for key in ("f", "f.substring(2)") for held in maps]
-    words = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
+    texts = "".join(f"{key} in {held} ? {held}[{key}] : " for key, held in keys)
     line = f"'[' + f.substring(2).split('#')[0] + '] ' + {sides} + {rest}"
-    return f"{result}.map(f, [({words}'').split('\\n')].map(parts, {line})[0])"
+    return f"{result}.map(f, [({texts}'').split('\\n')].map(parts, {line})[0])"
 
 
 class Wording:
-    """Words of one version's findings.
+    """Texts of one version's findings.
 
     Args:
-        program: Gets the variables that the words need.
+        program: Gets the variables that the texts need.
         folder: Folds the values that are shown.
         place: Where a user changes a leaf in a role.
     """
@@ -159,19 +159,19 @@ class Wording:
         return sum(key.split("#")[0] == rule.id for key in self._keys.values())
 
     def define(self) -> list[str]:
-        """Add the variables that hold the words of every rule asked for so far, and say which are their maps."""
-        words: dict[str, str] = {}
+        """Add the variables that hold the text of every rule asked for so far, and return the names of their maps."""
+        texts: dict[str, str] = {}
         for rule, by_role in self._words.items():
             if len(set(by_role.values())) == 1:
-                words[rule] = next(iter(by_role.values()))
+                texts[rule] = next(iter(by_role.values()))
             else:
-                words |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
+                texts |= {f"{self._program.prefix[role]}.{rule}": text for role, text in by_role.items()}
         for letter, values in self._shown.items():
             self._program.define(f"{letter}_shown", _map(values, str) if values else f"{{'': {NULL}}}")
-        keys = sorted(words, key=lambda key: key.split(".")[-1])
+        keys = sorted(texts, key=lambda key: key.split(".")[-1])
         groups = [keys[start : start + _GROUP] for start in range(0, len(keys), _GROUP)]
         return [
-            self._program.define(f"words{place}", _map({key: words[key] for key in group}, quoted))
+            self._program.define(f"words{place}", _map({key: texts[key] for key in group}, quoted))
             for place, group in enumerate(groups)
         ]
 

@@ -116,11 +116,11 @@ def _section(
 
 def _entry(rule: Rule, ruleset: Ruleset, unseen: Mapping[str, str]) -> str:
     override = ", overridable" if rule.overridable else ""
-    hole = " The engine accepts it." if rule.hole else ""
+    accepted = " The engine accepts it." if rule.operator_only else ""
     roles = ", ".join(role for role in rule.roles if role != "aggregated") or "the spec as a whole"
     lines = [
         f"### `{rule.id}`\n",
-        f"**{rule.severity}{override}**: {_words(rule.says)}.{hole}  \nWay out: {_words(rule.fix)}.\n",
+        f"**{rule.severity}{override}**: {_words(rule.says)}.{accepted}  \nWay out: {_words(rule.fix)}.\n",
         f"- judged: {roles}; {_covered(rule, ruleset)}",
         *([f"- decided by: `{rule.decided_by}`"] if rule.decided_by else []),
         f"- source: {rule.source}",

@@ -17,6 +17,7 @@ from epd_operator.rules.cel import NULL, Program, literal, quoted
 from epd_operator.rules.expression import FALSE, Const, Expr, Leaf, Since, declared
 from epd_operator.rules.fold import Blind, Folder
 from epd_operator.rules.judgement import SPEC_ROLES
+from epd_operator.rules.owner import label_of, place_of
 from epd_operator.rules.rule import BUILT_IN
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _broken(ruleset: Ruleset, folder: Folder) -> Iterator[Broken]:
     for role in ("", *SPEC_ROLES):
         present = folder.fold(declared(role), role).expr if role else folder.const(True)
         result = list(_broken_by(ruleset, folder, role, present))
-        # Where a role is refused whatever it holds, what else is wrong with it need not be told at once.
+        # Where a role is refused in any form, its other faults need not be reported at once.
         outright = [one for one in result if one.condition is present and not one.rule.overridable]
         yield from outright or result
 
@@ -327,27 +328,7 @@ def _leaf(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
 
 
 def _place(ruleset: Ruleset, role: str, leaf: Leaf) -> str:
-    """Where a user changes a leaf, as `judgement` says it."""
-    base = f"spec.roles.{role}"
-    match leaf.source:
-        case "flag":
-            return _flag_place(ruleset, role, leaf.name)
-        case "env":
-            return f"{base}.env.{leaf.name}"
-        case "field":
-            return f"{base}.{leaf.name}"
-        case "spec":
-            return leaf.name if leaf.name.startswith("metadata.") else f"spec.{leaf.name}"
-        case "model":
-            return f"the checkpoint's {leaf.name}"
-
-
-def _flag_place(ruleset: Ruleset, role: str, name: str) -> str:
-    base = f"spec.roles.{role}"
-    spec = ruleset.catalogue(ruleset.versions[-1], role).find(name)
-    owner = "" if spec is None or spec.owner is None else spec.owner
-    if owner.startswith("spec."):
-        return owner.split()[0].replace("<role>", role)
-    if owner.startswith("the place under spec.roles"):
-        return base
-    return f"{name} ({owner.removeprefix('it is ')})" if name in ruleset.owned else f"{base}.args.{name}"
+    """Where a user changes a leaf, as `rules.side` says it."""
+    catalogue = ruleset.catalogue(ruleset.versions[-1], role)
+    label = label_of(leaf, catalogue) if leaf.name in ruleset.owned else None
+    return label or place_of(leaf, role, catalogue)

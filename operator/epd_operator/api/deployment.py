@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from epd_operator.api.marker import ListType, Rule
+from epd_operator.api.marker import CelRule, ListType
 from epd_operator.api.names import MAX_GROUP_NAME, MAX_NAME, ROLES
 from epd_operator.api.role import Resources, Roles, SecretKey
 from epd_operator.api.scalar import (
@@ -24,12 +24,12 @@ from epd_operator.api.scalar import (
     RuleId,
 )
 from epd_operator.api.swa_pool import SwaPool
+from epd_operator.platform import Platform  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EngineType: TypeAlias = Literal["SGLang", "Reference"]
-Platform: TypeAlias = Literal["cuda-sm90", "cuda-sm100", "hip-gfx950", "cpu"]
 Policy: TypeAlias = Literal[
     "random", "round_robin", "cache_aware", "power_of_two", "least_load", "consistent_hashing", "prefix_hash"
 ]
@@ -78,8 +78,8 @@ class ModelSource(Base):
     image: Artifact | None = None
     """An OCI image that holds the weights."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             "has(self.persistentVolumeClaim) != has(self.image)",
             "spec.model.source has exactly one of persistentVolumeClaim and image: keep one, "
             "or leave source out when the engine's image holds the weights",
@@ -99,7 +99,7 @@ class Model(Base):
         Annotated[
             str,
             Field(min_length=1, max_length=253, pattern=PRINTABLE),
-            Rule(
+            CelRule(
                 "!self.contains(':')",
                 "spec.model.servedName must not contain ':', which separates a model from an adapter in requests: "
                 "use '-' instead",
@@ -114,19 +114,19 @@ class Model(Base):
     weights_gib_per_gpu: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, alias="weightsGiBPerGpu")
     """Size of the weights on one GPU, in GiB, rounded up; only used to check that memory suffices."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             "!has(self.path) || self.path.startsWith('/') || has(self.revision)",
             "spec.model.revision is required when spec.model.path is a hub id (it does not start with '/'), so that "
             "every pod loads the same weights: add the commit, or give an absolute path",
             lambda model: "path" not in model or model["path"].startswith("/") or "revision" in model,
         ),
-        Rule(
+        CelRule(
             "!has(self.source) || (has(self.path) && self.path.startsWith('/'))",
             "spec.model.path must be an absolute path inside spec.model.source: add it, such as /model",
             lambda model: "source" not in model or model.get("path", "").startswith("/"),
         ),
-        Rule(
+        CelRule(
             f"!has(self.source) || !has(self.path) || !self.path.matches('{_TAKEN_PATH}')",
             "spec.model.path must not be /tmp or /dev/shm when spec.model.source is mounted there, because the "
             "operator mounts volumes of its own at both: use another, such as /model",
@@ -147,7 +147,7 @@ class Engine(Base):
 
     type: Annotated[
         EngineType,
-        Rule(
+        CelRule(
             "self == oldSelf",
             "spec.engine.type cannot be changed: create a second DeepSeekV41Deployment with the other engine, "
             "move clients to it, then delete this one",
@@ -175,18 +175,18 @@ class Engine(Base):
     gpu_memory_gib: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, alias="gpuMemoryGiB")
     """Memory of one GPU in GiB; default by platform (141, 180, 288)."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             "self.type != 'SGLang' || has(self.image)",
             "spec.engine.image is required for SGLang: give the image that holds spec.engine.version",
             lambda engine: engine["type"] != "SGLang" or "image" in engine,
         ),
-        Rule(
+        CelRule(
             "self.type != 'SGLang' || (has(self.platform) && self.platform != 'cpu')",
             "spec.engine.platform is required for SGLang: give cuda-sm90, cuda-sm100 or hip-gfx950",
             lambda engine: engine["type"] != "SGLang" or engine.get("platform", "cpu") != "cpu",
         ),
-        Rule(
+        CelRule(
             "self.type != 'Reference' || !has(self.platform) || self.platform == 'cpu'",
             "spec.engine.platform must be cpu for Reference, which has no GPU code: leave it out",
             lambda engine: engine["type"] != "Reference" or engine.get("platform", "cpu") == "cpu",
@@ -271,13 +271,13 @@ class Spec(Base):
     network_policy: NetworkPolicy = NetworkPolicy()
     """Who may talk to the pods."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             "self.engine.type != 'SGLang' || (has(self.model) && has(self.model.path))",
             "spec.model.path is required for SGLang: give a hub id with spec.model.revision, or an absolute path",
             lambda spec: spec["engine"]["type"] != "SGLang" or "path" in spec.get("model", {}),
         ),
-        Rule(
+        CelRule(
             "self.engine.type != 'Reference' || "
             + _every_role(
                 "self.roles",
@@ -311,20 +311,20 @@ class DeepSeekV41Deployment(Base):
     spec: Spec
     """What should run."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             f"self.metadata.name.size() <= {MAX_NAME}",
             f"metadata.name must be at most {MAX_NAME} characters, because the names of all children are made from "
             "it: choose a shorter name",
             lambda document: len(document["metadata"]["name"]) <= MAX_NAME,
         ),
-        Rule(
+        CelRule(
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because it names a Service: "
             "choose such a name",
             lambda document: re.fullmatch(r"^[a-z]([-a-z0-9]*[a-z0-9])?$", document["metadata"]["name"]) is not None,
         ),
-        Rule(
+        CelRule(
             f"self.metadata.name.size() <= {MAX_GROUP_NAME} || {_every_role('self.spec.roles', '{0}.nodes <= 1')}",
             f"metadata.name must be at most {MAX_GROUP_NAME} characters when spec.roles.*.nodes is above 1, because "
             "the StatefulSets of a group carry longer names: choose a shorter name",

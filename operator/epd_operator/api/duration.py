@@ -13,7 +13,7 @@ _PART: Final = re.compile(r"([0-9.]+)(ms|h|m|s)")
 
 
 def parse(value: Any) -> Decimal | None:
-    """The seconds, or None when `value` is no duration."""
+    """The seconds, or None when `value` is not a duration."""
     if not isinstance(value, str) or not value or re.fullmatch(DURATION, value) is None:
         return None
     return sum((Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(value)), Decimal(0))

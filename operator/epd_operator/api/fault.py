@@ -34,7 +34,7 @@ class Fault:
 
 
 class SpecError(ValueError):
-    """A document that is no valid DeepSeekV41Deployment.
+    """A document that is not a valid DeepSeekV41Deployment.
 
     Attributes:
         faults: Every fault found, ordered by field.

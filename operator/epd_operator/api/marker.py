@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rule:
+class CelRule:
     """A rule that types cannot say.
 
     Attributes:

@@ -64,7 +64,7 @@ MOONCAKE_CLIENT_PORTS: Final = (12300, 12399)
 MOONCAKE_TRANSFER_PORTS: Final = (15000, 15099)
 """First and last port on which a Mooncake store moves bytes."""
 SWA_POOL_HEALTH_PORT: Final = 8088
-"""Where whatever runs a pool's server answers `/health` and `/metrics`."""
+"""Port on which a pool's server answers `/health` and `/metrics`."""
 
 SWA_POOL_FOLDER: Final = "/etc/epd/swa-pool"
 """Where an engine's pod finds the configuration of its pool."""
@@ -128,7 +128,7 @@ def labels(name: str, part: str, *, revision: str = "", compat_key: str = "") ->
 
     Args:
         name: metadata.name of the custom resource.
-        part: One of `COMPONENTS`, or another word for objects that belong to no part.
+        part: One of `COMPONENTS`, or another name for objects outside of these parts.
         revision: 8 hex digits of the role's revision; left out when empty.
         compat_key: 16 hex digits; left out when empty (the router has none).
     """

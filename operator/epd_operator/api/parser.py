@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from epd_operator.api.deployment import DeepSeekV41Deployment
 from epd_operator.api.fault import Fault, SpecError
-from epd_operator.api.marker import Rule
+from epd_operator.api.marker import CelRule
 from epd_operator.api.phrase import REQUIRED, of_pattern, of_type
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def parse(document: Mapping[str, Any]) -> DeepSeekV41Deployment:
 
 
 def broken_rules(document: Mapping[str, Any]) -> Iterator[Fault]:
-    """The faults that the rules on the models find in a raw document, whatever its types look like."""
+    """The faults that the rules on the models find in a raw document, even where types are wrong."""
     for path, rule, value in _rules_of(DeepSeekV41Deployment, document, ""):
         if rule.holds is None:
             continue
@@ -55,7 +55,7 @@ def broken_rules(document: Mapping[str, Any]) -> Iterator[Fault]:
                 yield Fault(place, value if isinstance(value, str) else None, rule.message)
 
 
-def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[str, Rule, Any]]:
+def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[str, CelRule, Any]]:
     if not isinstance(value, Mapping):
         return
     for rule in getattr(model, "rules", ()):
@@ -75,11 +75,11 @@ def _rules_of(model: type[BaseModel], value: Any, path: str) -> Iterator[tuple[s
                     yield from _rules_of(inner, item, f"{below}[{index}]")
 
 
-def _markers(metadata: Sequence[Any], annotation: Any) -> Iterator[Rule]:
+def _markers(metadata: Sequence[Any], annotation: Any) -> Iterator[CelRule]:
     """The rules among a field's annotations, including those inside an optional or a container."""
-    yield from (marker for marker in metadata if isinstance(marker, Rule))
+    yield from (marker for marker in metadata if isinstance(marker, CelRule))
     for inner in get_args(annotation):
-        yield from (marker for marker in getattr(inner, "__metadata__", ()) if isinstance(marker, Rule))
+        yield from (marker for marker in getattr(inner, "__metadata__", ()) if isinstance(marker, CelRule))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -110,7 +110,7 @@ def _faults(details: Sequence[ErrorDetails]) -> Iterator[Fault]:
 
 
 def _sentence(message: str) -> str:
-    """Pydantic's words without its subject: 'Input should be a valid integer' -> 'must be a valid integer'."""
+    """Pydantic's message without its subject: 'Input should be a valid integer' -> 'must be a valid integer'."""
     message = message.removeprefix("Value error, ")
     for subject in ("Input should ", "String should ", "List should ", "Dictionary should "):
         if message.startswith(subject):
@@ -121,8 +121,8 @@ def _sentence(message: str) -> str:
 def _place(location: Sequence[int | str]) -> tuple[str, list[str]]:
     """The path as a user writes it, and the fields known at its parent.
 
-    Pydantic adds the branch of a union to a location; a branch is no field, so what the models do not know is dropped
-    unless it stands in a free map.
+    Pydantic adds the branch of a union to a location; a branch is not a field, so what the models do not know is
+    dropped unless it stands in a free map.
     """
     path = ""
     known: list[str] = []

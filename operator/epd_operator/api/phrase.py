@@ -1,4 +1,4 @@
-"""What pydantic says of a value, in the words of someone who writes YAML: the rule, then the way out."""
+"""Pydantic's messages, reworded for people who write YAML: the rule, then the way out."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _BYTES: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKMGT])(?:i?[bB])?")
 
 def of_pattern(pattern: str, value: Any) -> str:
     """What a text must look like that does not match a pattern."""
-    words = _PATTERNS.get(pattern) or _of_class(pattern) or f"must match {pattern}"
-    return f"{words}{_amount(value)}" if pattern == scalar.QUANTITY else words
+    expected = _PATTERNS.get(pattern) or _of_class(pattern) or f"must match {pattern}"
+    return f"{expected}{_amount(value)}" if pattern == scalar.QUANTITY else expected
 
 
 def of_type(wanted: str, value: Any) -> str | None:
-    """What to write instead of a value of the wrong type; None when this module has no better words than pydantic.
+    """What to write instead of a value of the wrong type; None where pydantic's own message will do.
 
     Args:
         wanted: pydantic's name of the fault, such as `int_type`.
@@ -53,8 +53,8 @@ def of_type(wanted: str, value: Any) -> str | None:
             digits = isinstance(value, str) and re.fullmatch("-?[0-9]+", value)
             return "must be a valid integer" + (f": write {value} without quotes" if digits else "")
         case "bool_type":
-            word = isinstance(value, str) and value.lower() in {"true", "false"}
-            return "must be true or false" + (f": write {str(value).lower()} without quotes" if word else "")
+            boolean = isinstance(value, str) and value.lower() in {"true", "false"}
+            return "must be true or false" + (f": write {str(value).lower()} without quotes" if boolean else "")
         case _:
             return None
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from epd_operator.api.marker import ListType, Rule
+from epd_operator.api.marker import CelRule, ListType
 from epd_operator.api.scalar import (
     AbsolutePath,
     AnnotationMap,
@@ -148,13 +148,13 @@ class Volume(Base):
     secret: SecretVolume | None = None
     """Files from a Secret."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             f"[{', '.join(f'has(self.{kind})' for kind in _SOURCES)}].filter(given, given).size() == 1",
             f"a volume has exactly one of {', '.join(_SOURCES)}: keep one, and use several volumes for several",
             lambda volume: sum(kind in volume for kind in _SOURCES) == 1,
         ),
-        Rule(
+        CelRule(
             f"!self.name.startsWith('{_OWNED_VOLUMES}')",
             f"volumes whose names start with '{_OWNED_VOLUMES}' belong to the operator: use another name",
             lambda volume: not volume["name"].startswith(_OWNED_VOLUMES),
@@ -196,7 +196,7 @@ class PodPlacement(Base):
     """Scheduler of the pods; the cluster's default when absent."""
     labels: Annotated[
         LabelMap,
-        Rule(
+        CelRule(
             " && ".join(f"self.all(key, !key.startsWith('{prefix}'))" for prefix in _OWNED_PREFIXES),
             f"labels under {' and '.join(_OWNED_PREFIXES)} belong to the operator: use a prefix of your own",
             lambda labels: not any(key.startswith(_OWNED_PREFIXES) for key in labels),
@@ -219,8 +219,8 @@ class PodOverrides(PodPlacement):
     termination_grace_period_seconds: Annotated[int, Field(ge=10, le=86400)] | None = None
     """Time to finish running requests after SIGTERM; default by engine (Reference: 60)."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             "!has(self.volumeMounts) || self.volumeMounts.all(mount, has(self.volumes) && "
             "self.volumes.exists(volume, volume.name == mount.name))",
             "volumeMounts must name a volume of `volumes` beside it: add the volume, or correct the name",

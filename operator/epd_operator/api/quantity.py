@@ -1,4 +1,4 @@
-"""Kubernetes quantities as exact numbers: the API server stores `1000m` as `1`, which is no difference."""
+"""Kubernetes quantities as exact numbers: the API server stores `1000m` as `1`, which is the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stored(text: str) -> str:
 
 
 def parse(value: Any) -> Decimal | None:
-    """The amount, or None when `value` is no quantity."""
+    """The amount, or None when `value` is not a quantity."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     match = _SHAPE.fullmatch(str(value))

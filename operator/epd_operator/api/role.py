@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from epd_operator.api.marker import Rule
+from epd_operator.api.marker import CelRule
 from epd_operator.api.pod import PodOverrides
 from epd_operator.api.scalar import VARIABLE, Arguments, Base, Key, ObjectName, Quantity, Replicas, Value
 
 if TYPE_CHECKING:
     from epd_operator.api.names import RoleName
 
-_VARIABLES = Rule(
+_VARIABLES = CelRule(
     f"self.all(name, name.matches('{VARIABLE}'))",
     "names of variables hold letters, digits and '_' and do not start with a digit: rename the variable",
     lambda variables: all(re.fullmatch(VARIABLE, name) for name in variables),
@@ -72,8 +72,8 @@ class Role(Base):
     pod: PodOverrides = PodOverrides()
     """Scheduling, volumes and metadata of the pods."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             "!has(self.env) || !has(self.secretEnv) || self.env.all(name, !(name in self.secretEnv))",
             "a variable stands in env or in secretEnv, not in both: remove one",
             lambda role: not set(role.get("env", {})) & set(role.get("secretEnv", {})),

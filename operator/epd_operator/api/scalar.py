@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from epd_operator.api.marker import IntOrString, ListType, Open, Rule
+from epd_operator.api.marker import CelRule, IntOrString, ListType, Open
 
 
 class Base(BaseModel):
@@ -78,7 +78,7 @@ AbsolutePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024, pa
 RelativePath: TypeAlias = Annotated[
     str,
     Field(max_length=512),
-    Rule(
+    CelRule(
         f"self.matches('{RELATIVE_PATH}')",
         "must be a path relative to the volume, without '.' or '..' as a part of it: name the place from its root",
         lambda path: re.fullmatch(RELATIVE_PATH, path) is not None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Type
 from pydantic import Field
 
 from epd_operator.api import duration
-from epd_operator.api.marker import Rule
+from epd_operator.api.marker import CelRule
 from epd_operator.api.pod import PodPlacement
 from epd_operator.api.scalar import Base, Duration, Quantity
 
@@ -19,7 +19,7 @@ PoolMode: TypeAlias = Literal["Disabled", "InProcess", "Valkey", "Mooncake"]
 _SETTINGS: Final = ("memory", "stores", "ttl", "deadline", "pod")
 
 
-def _between(field: str, least: str, most: str, why: str, fix: str) -> Rule:
+def _between(field: str, least: str, most: str, why: str, fix: str) -> CelRule:
     """A duration has bounds, both of them good values themselves."""
     low, high = duration.parse(least), duration.parse(most)
     assert low is not None
@@ -27,9 +27,9 @@ def _between(field: str, least: str, most: str, why: str, fix: str) -> Rule:
 
     def holds(value: Any) -> bool:
         seconds = duration.parse(value)
-        return seconds is None or low <= seconds <= high  # what is no duration has a message of its own
+        return seconds is None or low <= seconds <= high  # anything but a duration has a message of its own
 
-    return Rule(
+    return CelRule(
         f"duration(self) >= duration('{least}') && duration(self) <= duration('{most}')",
         f"spec.swaPool.{field} must be from {least} to {most}, because {why}: {fix}",
         holds,
@@ -80,20 +80,20 @@ class SwaPool(Base):
     pod: PodPlacement = PodPlacement()
     """Scheduling and metadata of the pool's pods."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
             f"has(self.mode) || !({' || '.join(f'has(self.{field})' for field in _SETTINGS)})",
             "spec.swaPool.mode is required when swaPool has other fields, because without it there is no pool: add "
             "InProcess, Valkey or Mooncake, or Disabled to keep the fields for later",
             lambda pool: "mode" in pool or not any(field in pool for field in _SETTINGS),
         ),
-        Rule(
+        CelRule(
             "!has(self.stores) || !has(self.mode) || self.mode in ['Disabled', 'Mooncake']",
             "spec.swaPool.stores is for mode Mooncake, because the other modes have no stores: remove it",
             lambda pool: "stores" not in pool or _mode(pool) in {"Disabled", "Mooncake"},
             lambda _pool: ["stores"],
         ),
-        Rule(
+        CelRule(
             "!has(self.pod) || !has(self.mode) || self.mode != 'InProcess'",
             "spec.swaPool.pod is for modes Valkey and Mooncake, because InProcess keeps windows in the prefill pods: "
             "remove it, and use spec.roles.prefill.pod",

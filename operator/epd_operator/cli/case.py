@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _TYPES: Final[Mapping[str, tuple[type, str]]] = {
-    "platform": (str, "a text"),
-    "argv": (list, "a list of texts"),
-    "env": (dict, "an object of texts"),
+    "platform": (str, "a string"),
+    "argv": (list, "a list of strings"),
+    "env": (dict, "an object of strings"),
     "config": (dict, "an object"),
 }
 
 _CONFIG: Final[Mapping[str, tuple[type, str]]] = {
-    "model_type": (str, "a text"),
+    "model_type": (str, "a string"),
     "text_config": (dict, "an object"),
 }
 _TEXT_CONFIG: Final[Mapping[str, tuple[type, str]]] = dict.fromkeys(
@@ -47,7 +47,7 @@ class Engine:
 
 
 class RowError(ValueError):
-    """A row that is no case; the message says why."""
+    """A row that is not a case; the message says why."""
 
 
 def judge(
@@ -109,7 +109,7 @@ def _object(line: bytes) -> dict[str, Any]:
     except source.ReadError as error:
         raise RowError(error.message) from error
     except (ValueError, RecursionError) as error:
-        raise RowError(f"is no JSON: {error}") from error
+        raise RowError(f"not JSON: {error}") from error
     if not isinstance(row, dict):
         raise RowError("must be an object with id, platform, argv and env")
     return row
@@ -121,30 +121,30 @@ def _name(row: Mapping[str, Any], number: int) -> Any:
     try:
         json.dumps(name, allow_nan=False)
     except ValueError:
-        raise RowError("id must be a text or a number that JSON knows") from None
+        raise RowError("id must be a string or a number that JSON can hold") from None
     return name
 
 
 def _check(row: Mapping[str, Any]) -> None:
-    for key, (kind, words) in _TYPES.items():
+    for key, (kind, expected) in _TYPES.items():
         value = row.get(key)
         parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
         if value is not None and (
             not isinstance(value, kind) or (key != "config" and not all(isinstance(part, str) for part in parts))
         ):
-            raise RowError(f"{key} must be {words}")
+            raise RowError(f"{key} must be {expected}")
     if row.get("argv") is None:
-        raise RowError("has no argv: give the words after the program")
+        raise RowError("has no argv: give the arguments after the program")
     config = row.get("config") or {}
     _check_types("config", config, _CONFIG)
     _check_types("config.text_config", config.get("text_config") or {}, _TEXT_CONFIG)
 
 
 def _check_types(place: str, result: Mapping[str, Any], types: Mapping[str, tuple[type, str]]) -> None:
-    for key, (kind, words) in types.items():
+    for key, (kind, expected) in types.items():
         # None takes a field away; True is an int in Python alone.
         if type(result.get(key)) not in {kind, type(None)}:
-            raise RowError(f"{place}.{key} must be {words}")
+            raise RowError(f"{place}.{key} must be {expected}")
 
 
 def _lines(path: str) -> Iterator[bytes]:

@@ -53,7 +53,7 @@ class Document:
         return None if self.node is None else locate(self.node, field_path)
 
     def spelling(self, field_path: str) -> str | None:
-        """What a field's value looks like in the text; None when it is no scalar or not known."""
+        """How a field's value is written in the text; None when it is not a scalar or not known."""
         return None if self.node is None else spelling(self.node, field_path)
 
 
@@ -128,13 +128,13 @@ def _fill(reading: Reading, source: Source) -> None:
                 reading.skipped += 1
             else:
                 line, column = tree.at(place) if place is not None else (0, 0)
-                raise ReadError("holds no Kubernetes object: give manifests", line, column)
+                raise ReadError("does not hold a Kubernetes object: give manifests", line, column)
     if not number:
         raise ReadError("is empty: give at least one manifest")
 
 
 def _foreign(path: str) -> bool:
-    """Whether a file that is no text cannot hold one of our objects."""
+    """Whether a file that is not text cannot hold one of our objects."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(sources.MAX_BYTES)

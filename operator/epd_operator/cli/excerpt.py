@@ -27,11 +27,11 @@ def excerpt(source: Source, notes: Sequence[Note], style: Style) -> Iterator[str
     Args:
         source: The text.
         notes: Positions, and what to say about each.
-        style: colours.
+        style: Colours.
     """
     gutter = max((len(str(position.line)) for position, _ in notes), default=1)
     before = 0
-    for position, words in sorted(notes, key=lambda note: (note[0].line, note[0].column)):
+    for position, note in sorted(notes, key=lambda item: (item[0].line, item[0].column)):
         if position.line != before:
             if before and position.line > before + 1:
                 yield style("dim", f"{'...':>{gutter}}")
@@ -42,7 +42,7 @@ def excerpt(source: Source, notes: Sequence[Note], style: Style) -> Iterator[str
         marked = text[position.column - 1 : position.end - 1]
         pad = " " * width(clean(text[cut : position.column - 1]))
         carets = "^" * min(max(width(clean(marked)), 1), WINDOW)
-        yield f"{style('dim', f'{chr(32):>{gutter}} |')} {pad}{style('red', carets)} {clean(words)}".rstrip()
+        yield f"{style('dim', f'{chr(32):>{gutter}} |')} {pad}{style('red', carets)} {clean(note)}".rstrip()
 
 
 def _line(source: Source, number: int) -> str:

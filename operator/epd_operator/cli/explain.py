@@ -1,8 +1,8 @@
 """`epd explain`: what would run, and why each part of it is what it is.
 
-The tricky idea: nothing here knows how a command line is made. The words are read off the rendered pod, each is traced
-back to the field, the operator or the profile that it can come from, and what the engine makes of them is asked from
-the rules.
+The tricky idea: nothing here knows how a command line is made. The arguments are read off the rendered pod, each is
+traced back to the field, the operator or the profile that it can come from, and the rules say which values the engine
+resolves them to.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.engines import lookup, table, validation
 from epd_operator.engines.advisories import AdvisoryError, load
 from epd_operator.rules.finding import plain
+from epd_operator.rules.owner import Declaration, Field, field_of
 from epd_operator.rules.process import mapping, read
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from epd_operator.cli.terminal import Style
     from epd_operator.rules.expression import Leaf, Named
     from epd_operator.rules.judgement import Judgement
+    from epd_operator.rules.owner import Owner
 
 SCHEMA: Final = "epd.dev/explain/v1"
 OPERATOR: Final = "operator"
@@ -39,8 +41,8 @@ class Part:
     """One flag or variable of a process.
 
     Attributes:
-        text: As it stands on the command line, or the variable's value.
         name: Of the flag or variable.
+        text: As it stands on the command line, or the variable's value.
         source: The field that it comes from, the operator, or the profile.
     """
 
@@ -54,8 +56,8 @@ class Resolved:
     """A value that the engine settles by itself.
 
     Attributes:
-        name: The engine's own word for it, where it has one.
-        effective: What it comes to.
+        name: The engine's own name for it, where it has one.
+        effective: The resolved value.
         given: What was given for it; None when nothing was.
         source: What was given; empty when nothing was.
         overridden: The engine takes another value than the one that was given.
@@ -73,7 +75,11 @@ class Account:
     """One role explained.
 
     Attributes:
-        program: The words before the flags.
+        role: Its name.
+        program: The arguments before the flags.
+        flags: Every flag of its command line.
+        environment: Every variable of its container.
+        resolved: The values that the engine settles by itself.
     """
 
     role: str
@@ -163,14 +169,14 @@ def _account(
     values: Mapping[str, Named],
     judgement: Judgement,
 ) -> Account:
-    words = [*container["command"], *container["args"]]
-    start = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    arguments = [*container["command"], *container["args"]]
+    start = next((at for at, argument in enumerate(arguments) if argument.startswith("--")), len(arguments))
     origin = _Origin(data, role, judgement.version)
     resolved = judgement.resolved.get(role, {})
     return Account(
         role=role,
-        program=tuple(words[:start]),
-        flags=tuple(Part(flag, text, origin.of_flag(flag)) for flag, text in _grouped(words[start:])),
+        program=tuple(arguments[:start]),
+        flags=tuple(Part(flag, text, origin.of_flag(flag)) for flag, text in _grouped(arguments[start:])),
         environment=tuple(
             Part(entry["name"], _value(entry), origin.of_variable(entry["name"])) for entry in container["env"]
         ),
@@ -178,20 +184,20 @@ def _account(
     )
 
 
-def _grouped(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each flag with the words that belong to it."""
+def _grouped(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each flag with the arguments that belong to it."""
     group: list[str] = []
-    for word in words:
-        if word.startswith("--") and group:
+    for argument in arguments:
+        if argument.startswith("--") and group:
             yield _name(group[0]), " ".join(group)
             group = []
-        group.append(word)
+        group.append(argument)
     if group:
         yield _name(group[0]), " ".join(group)
 
 
-def _name(word: str) -> str:
-    return word.removeprefix("--").partition("=")[0]
+def _name(argument: str) -> str:
+    return argument.removeprefix("--").partition("=")[0]
 
 
 def _value(entry: Mapping[str, Any]) -> str:
@@ -218,10 +224,16 @@ class _Origin:
         if flag in mapping(self._declared.get("args")):
             return f"spec.roles.{self._role}.args.{flag}"
         spec = self._catalogue.find(flag) or self._catalogue.find(flag.removeprefix("no-"))
-        owner = (spec.owner or "").replace("<role>", self._role) if spec is not None else ""
-        if not owner.startswith(("spec.", "metadata.")):
-            return OPERATOR if owner or spec is None else PROFILE
-        return owner if read(self._data, owner) is not None else f"{OPERATOR}, as {owner} is not set"
+        if spec is not None and spec.owner is None:
+            return PROFILE
+        field = None if spec is None else self._field(spec.owner)
+        if field is None:
+            return OPERATOR
+        return field if read(self._data, field) is not None else f"{OPERATOR}, as {field} is not set"
+
+    def _field(self, owner: Owner | None) -> str | None:
+        """The field or the role whose value is handed on as that of a flag; None where there is none."""
+        return field_of(owner, self._role) if isinstance(owner, Field | Declaration) else None
 
     def of_variable(self, name: str) -> str:
         """The field or the operator."""
@@ -243,12 +255,11 @@ class _Origin:
     def _given(self, leaf: Leaf) -> tuple[str, Any]:
         match leaf.source:
             case "flag":
-                spec = self._catalogue.find(leaf.name)
-                owner = (spec.owner or "").replace("<role>", self._role) if spec is not None else ""
-                place = owner or f"spec.roles.{self._role}.args.{leaf.name}"
-                if not owner:
-                    return place, mapping(self._declared.get("args")).get(leaf.name)
-                return place, read(self._data, place)
+                owner = self._catalogue.owner(leaf.name)
+                if owner is None:
+                    args = mapping(self._declared.get("args"))
+                    return f"spec.roles.{self._role}.args.{leaf.name}", args.get(leaf.name)
+                place = self._field(owner) or ""
             case "env":
                 return f"spec.roles.{self._role}.env.{leaf.name}", mapping(self._declared.get("env")).get(leaf.name)
             case "field":
@@ -277,7 +288,7 @@ def _lines(account: Account, style: Style) -> Iterator[str]:
         yield style("bold", "  environment")
         yield from _table([(f"{part.name}={part.text}", part.source) for part in account.environment], style)
     if account.resolved:
-        yield style("bold", "  what the engine makes of it")
+        yield style("bold", "  as the engine resolves it")
         yield from _table([_settled(value) for value in account.resolved], style)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from epd_operator import __version__
 from epd_operator.cli import usage as texts
+from epd_operator.platform import GPU_PLATFORMS
 
 # Each command imports what it needs: `epd version` must not pay for a Kubernetes client.
 # ruff: noqa: PLC0415
@@ -21,7 +22,6 @@ from epd_operator.cli import usage as texts
 Command = Callable[[argparse.Namespace], int]
 Adder = Callable[..., argparse.ArgumentParser]
 
-PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
 ROLES: Final = ("aggregated", "prefill", "decode", "encode")
 SHELLS: Final = ("bash", "zsh", "fish")
 EXTRA: Final = "operator"
@@ -78,7 +78,7 @@ def _offline(command: Adder) -> None:
     validate.add_argument("-o", "--output", choices=("text", "json", "sarif"), default="text", help="(default: text)")
     validate.add_argument(
         "--platform",
-        choices=PLATFORMS,
+        choices=GPU_PLATFORMS,
         help="judge SGLang for this platform (default: what the object says; for command lines cuda-sm90)",
     )
     validate.add_argument(
@@ -126,7 +126,7 @@ def _offline(command: Adder) -> None:
 def _namespace(text: str) -> str:
     if len(text) > 63 or re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", text, re.ASCII) is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a namespace: give at most 63 lower-case letters, digits and dashes, "
+            f"{text!r} is not a namespace name: give at most 63 lower-case letters, digits and dashes, "
             "with a letter or digit at both ends"
         )
     return text
@@ -136,21 +136,21 @@ def _rate(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < (result := float(text)) < math.inf:
             return result
-    raise argparse.ArgumentTypeError(f"{text!r} is no rate: give a number above zero, such as 25 or 0.5")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a rate: give a number above zero, such as 25 or 0.5")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    words = None
+    pasted = None
     if given[:1] == ["validate"] and "--" in given:
         # Behind it stands another program's command line, which this parser must not read.
         at = given.index("--")
-        given, words = given[:at], given[at + 1 :]
+        given, pasted = given[:at], given[at + 1 :]
     root = parser()
     arguments = root.parse_args(given)
     if arguments.command == "validate":
-        arguments.words = words
+        arguments.pasted = pasted
         _check(arguments.parser, arguments)
     run: Command = arguments.run
     try:
@@ -190,10 +190,10 @@ def _unwritten(error: OSError) -> int:
 
 def _check(root: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End with a usage message when options of `validate` do not go together."""
-    ways = [bool(arguments.paths), arguments.words is not None, arguments.cases is not None]
+    ways = [bool(arguments.paths), arguments.pasted is not None, arguments.cases is not None]
     if sum(ways) != 1:
         root.error("validate takes one of: PATH..., -- FLAGS..., --cases FILE")
-    if arguments.words is None and (arguments.role or arguments.env):
+    if arguments.pasted is None and (arguments.role or arguments.env):
         root.error("--role and --env go with a command line behind --")
     if arguments.cases is not None and arguments.output != "text":
         root.error("--cases answers with JSON rows: leave out -o")
@@ -216,8 +216,8 @@ def _validate(arguments: argparse.Namespace) -> int:
     )
     if arguments.cases is not None:
         return validate.cases(arguments.cases, options)
-    if arguments.words is not None:
-        return validate.command_line(arguments.words, arguments.env, arguments.role, options)
+    if arguments.pasted is not None:
+        return validate.command_line(arguments.pasted, arguments.env, arguments.role, options)
     return validate.files(arguments.paths, options)
 
 

@@ -18,13 +18,13 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _CONTINUATION: Final = re.compile(r"\\[ \t]*\r?\n")
 _REDIRECTION: Final = re.compile(r"\d*[<>].*")
 _COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<![^\s;&|])#[^\n]*""", re.DOTALL)
-"""A comment, or a quoted part, in which there is none; a hash inside a word begins none either."""
+"""A comment, or a quoted part, in which there is none; a hash inside a word does not begin one either."""
 _MODULES: Final = ("sglang.launch_server", "sglang/launch_server.py")
 _VARIABLE_OPTIONS: Final = ("-e", "--env")
 
 
 class PasteError(ValueError):
-    """What was pasted is no server's command line; the message says what is expected."""
+    """The pasted text is not a server's command line; the message says what is expected."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Paste:
     """A command line.
 
     Attributes:
-        argv: The words after the program.
+        argv: The arguments after the program.
         env: Variables set before it.
     """
 
@@ -40,18 +40,18 @@ class Paste:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(words: Sequence[str]) -> Paste:
-    """Read what stands behind `--`: separate words, or the whole line quoted as one.
+def read(arguments: Sequence[str]) -> Paste:
+    """Read what follows `--`: separate arguments, or the whole line quoted as one.
 
     Raises:
-        PasteError: Quotes that do not close, or no flags and no program that is SGLang's.
+        PasteError: Quotes that do not close, or neither flags nor SGLang's program.
     """
     assigned: dict[str, str] = {}
-    if len(words) == 1 and any(char.isspace() for char in words[0]):
-        words, assigned = _command(words[0])
-    start = _behind_program(words)
-    before, argv = words[:start], words[start:]
-    first = next((word for word in argv if word), "")
+    if len(arguments) == 1 and any(char.isspace() for char in arguments[0]):
+        arguments, assigned = _command(arguments[0])
+    start = _behind_program(arguments)
+    before, argv = arguments[:start], arguments[start:]
+    first = next((argument for argument in argv if argument), "")
     if first and not before and not first.startswith("-"):
         raise PasteError(
             f"{first!r} is neither a flag nor SGLang's program: "
@@ -61,22 +61,22 @@ def read(words: Sequence[str]) -> Paste:
 
 
 def variables(assignments: Sequence[str]) -> dict[str, str]:
-    """Variables from `NAME=VALUE` words.
+    """Variables from `NAME=VALUE` arguments.
 
     Raises:
-        PasteError: A word that is none.
+        PasteError: An argument of another form.
     """
     result = {}
-    for word in assignments:
-        match = _ASSIGNMENT.fullmatch(word)
+    for argument in assignments:
+        match = _ASSIGNMENT.fullmatch(argument)
         if match is None:
-            raise PasteError(f"{word!r} sets no variable: write NAME=VALUE")
+            raise PasteError(f"{argument!r} does not set a variable: write NAME=VALUE")
         result[match[1]] = match[2]
     return result
 
 
 def _command(text: str) -> tuple[list[str], dict[str, str]]:
-    """The words of the server's command, and what the shell exports before it.
+    """The arguments of the server's command, and what the shell exports before it.
 
     Raises:
         PasteError: Quotes that do not close, or two servers in one paste.
@@ -91,7 +91,7 @@ def _command(text: str) -> tuple[list[str], dict[str, str]]:
             break
         if command[0] == "export":
             exported |= _variables(command[1:])
-        elif servers and all(_ASSIGNMENT.fullmatch(word) for word in command):
+        elif servers and all(_ASSIGNMENT.fullmatch(argument) for argument in command):
             continue  # a variable of the shell alone, which the server never sees
         elif not servers:
             return command, exported
@@ -109,50 +109,50 @@ def _commands(text: str) -> Iterator[list[str]]:
     command: list[str] = []
     ended = False
     try:
-        for word in lexer:
-            if word and not word.strip(";&|\n"):
-                # What reads the output is no command of its own, as in `server | tee log`.
-                if word.strip("\n") != "|":
+        for token in lexer:
+            if token and not token.strip(";&|\n"):
+                # The command that reads the output is not of interest, as in `server | tee log`.
+                if token.strip("\n") != "|":
                     yield command
                     command, ended = [], False
                 else:
                     ended = True
-            elif not ended and _REDIRECTION.fullmatch(word):
+            elif not ended and _REDIRECTION.fullmatch(token):
                 ended = True
-            elif not ended and word.strip() != "\\":
-                command.append(word)
+            elif not ended and token.strip() != "\\":
+                command.append(token)
     except ValueError as error:
         raise PasteError(f"the command line cannot be split into words: {error}") from error
     yield command
 
 
-def _server_at(words: Sequence[str]) -> int | None:
-    """Index of the first word after SGLang's program; None when it is not started."""
-    for at, word in enumerate(words):
-        if word.endswith(_MODULES):
+def _server_at(arguments: Sequence[str]) -> int | None:
+    """Index of the first argument after SGLang's program; None when it is not started."""
+    for at, argument in enumerate(arguments):
+        if argument.endswith(_MODULES):
             return at + 1
-        if word.rpartition("/")[2] == "sglang" and words[at + 1 : at + 2] == ["serve"]:
+        if argument.rpartition("/")[2] == "sglang" and arguments[at + 1 : at + 2] == ["serve"]:
             return at + 2
     return None
 
 
-def _behind_program(words: Sequence[str]) -> int:
-    """Index of the first word after the program; after leading variables when there is no program."""
-    server = _server_at(words)
+def _behind_program(arguments: Sequence[str]) -> int:
+    """Index of the first argument after the program; after leading variables when there is no program."""
+    server = _server_at(arguments)
     if server is not None:
         return server
     at = 0
-    while at < len(words) and (words[at] == "env" or _ASSIGNMENT.fullmatch(words[at])):
+    while at < len(arguments) and (arguments[at] == "env" or _ASSIGNMENT.fullmatch(arguments[at])):
         at += 1
     return at
 
 
-def _variables(words: Sequence[str]) -> dict[str, str]:
+def _variables(arguments: Sequence[str]) -> dict[str, str]:
     result = {}
-    for at, word in enumerate(words):
-        option = at > 0 and words[at - 1] in _VARIABLE_OPTIONS
-        match = _ASSIGNMENT.fullmatch(word.removeprefix("--env="))
-        # In front of the program a word such as `--name=x` is no variable, because a name has no dash.
-        if match is not None and (option or not word.startswith("-") or word.startswith("--env=")):
+    for at, argument in enumerate(arguments):
+        option = at > 0 and arguments[at - 1] in _VARIABLE_OPTIONS
+        match = _ASSIGNMENT.fullmatch(argument.removeprefix("--env="))
+        # In front of the program an argument such as `--name=x` is not a variable: a name has no dash.
+        if match is not None and (option or not argument.startswith("-") or argument.startswith("--env=")):
             result[match[1]] = match[2]
     return result

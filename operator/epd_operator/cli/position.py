@@ -41,7 +41,7 @@ def locate(root: Node, path: str) -> Position:
 
 
 def spelling(root: Node, path: str) -> str | None:
-    """The text of a scalar field, before YAML gave it a meaning; None when it is no scalar or not there."""
+    """The text of a scalar field, before YAML gave it a meaning; None when it is not a scalar or not there."""
     _, node, rest = _walk(root, path)
     return node.value if not rest and isinstance(node, yaml.ScalarNode) else None
 

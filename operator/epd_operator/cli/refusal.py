@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 def accepted(paths: Sequence[str], advisories: tuple[Advisory, ...] = ()) -> tuple[list[Document], int]:
     """The objects in files and folders that the rules accept, and the exit status so far.
 
-    What is refused, warned of or unreadable is told on standard error, with what is known of single builds.
+    Findings and unreadable files are reported on standard error, with what is known of single builds.
+
+    Args:
+        paths: Files, folders, or `-` for standard input.
+        advisories: What is known of single builds.
     """
     result: list[Document] = []
     tally = Tally()

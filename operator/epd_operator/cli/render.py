@@ -97,7 +97,7 @@ def stored(document: Document, options: Options) -> dict[str, Any]:
 
 
 def _settings(options: Options) -> Settings:
-    """The installation's settings, by the variables that the operator itself is told them by."""
+    """The installation's settings, from the same variables that the operator reads."""
 
     def image(given: str | None, part: str) -> str:
         return given or os.environ.get(f"EPD_{part.upper()}_IMAGE") or f"epd-{part}:{__version__}"

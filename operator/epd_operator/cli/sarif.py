@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 UNREADABLE: Final = "document-unreadable"
 _NAMED: Final = re.compile(r"\{(\w+)\}")
-"""A computed value in the words of a rule."""
+"""A computed value in the text of a rule."""
 
 
 def log(verdicts: Sequence[Verdict], unreadable: Sequence[Unreadable]) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def _unreadable(result: Unreadable, rules: dict[str, dict[str, Any]]) -> dict[st
 
 @functools.cache
 def _described() -> Mapping[str, tuple[str, str]]:
-    """Words and severity of every rule, whatever one finding of it computed."""
-    result = {rule: (words, "error") for rule, words in BUILT_IN.items()}
+    """Text and severity of every rule, without the values of one finding."""
+    result = {rule: (text, "error") for rule, text in BUILT_IN.items()}
     for ruleset in table.RULESETS.values():
         result |= {rule.id: (_NAMED.sub(_spelt, rule.says), rule.severity) for rule in ruleset.rules}
     return result

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STDIN: Final = "<stdin>"
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MAX_BYTES: Final = 16 * 2**20
-"""An object in a cluster is at most 1.5 MiB: what is far larger is no manifest."""
+"""An object in a cluster is at most 1.5 MiB, so a much larger file is not a manifest."""
 
 _BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _OURS: Final = re.compile(rf"""{KIND}|apiVersion["']?[ \t]*:[ \t]*["']?{re.escape(GROUP)}/""")
@@ -29,7 +29,7 @@ class ReadError(Exception):
     """A file that cannot be used.
 
     Attributes:
-        message: What is wrong and what to do, without the place.
+        message: What is wrong and what to do, without the place; it follows the name of the file.
         line: 1-based; 0 when the file as a whole is meant.
         column: 1-based; 0 when the line as a whole is meant.
     """
@@ -91,7 +91,7 @@ def read(path: str) -> Source:
     """Read one file, or standard input for `-`.
 
     Raises:
-        ReadError: It is missing, unreadable, too large or no text.
+        ReadError: It is missing, unreadable, too large or not text.
     """
     try:
         if path == "-":

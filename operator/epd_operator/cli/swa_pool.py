@@ -79,7 +79,7 @@ def pool(document: Document, turns_per_second: float | None) -> Pool | None:
 
     Args:
         document: The object.
-        turns_per_second: Of the whole deployment, to reckon with.
+        turns_per_second: Of the whole deployment, to calculate with.
     """
     parsed = parse(stored(document, Options()))
     version = validation.validate(document.data).version

@@ -18,7 +18,7 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u2
 
 @dataclass(frozen=True)
 class Style:
-    """How words are marked.
+    """How text is marked.
 
     Attributes:
         coloured: Whether they are at all.
@@ -40,7 +40,7 @@ def style_of(stream: TextIO) -> Style:
 def clean(text: str) -> str:
     """One line of text with unprintable characters escaped: nothing in it can break the line or steer a terminal.
 
-    Whatever comes from a document or a file name goes through here before our own colours are added.
+    Text from a document or a file name goes through here before our own colours are added.
     """
     return _UNPRINTABLE.sub(lambda result: result[0].encode("unicode_escape").decode("ascii"), text)
 

@@ -26,9 +26,9 @@ def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
     numbers = [count(number, noun) for number, noun in ((verdict.errors, "error"), (verdict.warnings, "warning"))]
     result = ", ".join(text for text in numbers if not text.startswith("0"))
     label = f"{clean(verdict.document.label)}: " if verdict.document is not None else ""
-    word = style("green", "accepted") if verdict.accepted else style("red", "refused")
+    outcome = style("green", "accepted") if verdict.accepted else style("red", "refused")
     judged = f" ({clean(verdict.judged)})" if verdict.judged else ""
-    yield f"{style('bold', verdict.file)}: {label}{word}{f': {result}' if result else ''}{judged}"
+    yield f"{style('bold', verdict.file)}: {label}{outcome}{f': {result}' if result else ''}{judged}"
     for finding in verdict.judgement.findings:
         yield ""
         yield from finding_lines(verdict, finding, style)

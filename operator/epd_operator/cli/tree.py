@@ -118,25 +118,25 @@ def _nodes(text: str) -> Iterator[Node]:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        raise _no_yaml(error, text) from error
+        raise _not_yaml(error, text) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ReadError(f"holds the control character {error.character:#04x}: remove it", line) from error
 
 
-def _no_yaml(error: yaml.MarkedYAMLError, text: str) -> ReadError:
+def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> ReadError:
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return ReadError(f"is no YAML: {error.problem or error.context}")
+        return ReadError(f"is not YAML: {error.problem or error.context}")
     place = (mark.line + 1, mark.column + 1)
     if "{{" in text:
         return _template(*place)
     line = text.split("\n")[mark.line : mark.line + 1]
     if line and line[0][mark.column : mark.column + 1] == "\t":
-        return ReadError("is no YAML: a tab cannot indent: use spaces", *place)
+        return ReadError("is not YAML: a tab cannot indent: use spaces", *place)
     context = f", {error.context}" if error.context else ""
     begun = f" begun in line {error.context_mark.line + 1}" if error.context and error.context_mark else ""
-    return ReadError(f"is no YAML: {error.problem}{context}{begun}", *place)
+    return ReadError(f"is not YAML: {error.problem}{context}{begun}", *place)
 
 
 def _template(line: int, column: int) -> ReadError:
@@ -154,13 +154,13 @@ def _fitting(number: float, node: Node | None) -> int | float:
     place = (0, 0) if node is None else at(node)
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise ReadError("holds a number out of range: quote it if it is a text", *place)
+            raise ReadError("holds a number out of range: quote it if it is a string", *place)
         # What JSON writes without a fraction, the API server reads as an integer.
         if not number.is_integer() or abs(number) >= 2**63:
             return number
         return int(number)
     if not -(2**63) <= number < 2**64:
-        raise ReadError("holds an integer of more than 64 bits: quote it if it is a text", *place)
+        raise ReadError("holds an integer of more than 64 bits: quote it if it is a string", *place)
     return number
 
 
@@ -232,7 +232,7 @@ class _Builder:
         result: dict[str, Any] = {}
         for value in values if isinstance(values, list) else [values]:
             if not isinstance(value, dict):
-                raise ReadError("merges (<<) what is no object: give an alias to an object", *at(node))
+                raise ReadError("merges (<<) something other than an object: give an alias to an object", *at(node))
             result = {**value, **result}
         return result
 
@@ -254,7 +254,7 @@ def _guess(node: yaml.ScalarNode, text: str) -> Any:
     if text[0] not in _NUMERIC:
         return text
     if _NO_NUMBER.fullmatch(text):
-        raise ReadError(f"holds {text}, which JSON has no number for: quote it if it is a text", *at(node))
+        raise ReadError(f"holds {text}, which JSON has no number for: quote it if it is a string", *at(node))
     bare = text.replace("_", "")
     if (match := _INTEGER.fullmatch(bare)) is not None:
         digits, base = next((result, base) for result, base in zip(match.groups()[1:], _BASES, strict=True) if result)
@@ -269,7 +269,7 @@ def _key(node: Node) -> str:
         # `{{ .Values.x }}` is an object as the key of an object.
         if node.start_mark.column and isinstance(node, yaml.MappingNode) and node.flow_style:
             raise _template(*at(node))
-        raise ReadError("has a key that is no text: quote it", *at(node))
+        raise ReadError("has a key that is not a string: quote it", *at(node))
     value = _scalar(node)
     if value is None:
         raise ReadError("has an empty key: name it, or quote it", *at(node))

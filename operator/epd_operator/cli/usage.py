@@ -58,7 +58,7 @@ platform that it is meant for. No cluster and no GPU is needed.
 objects, in YAML or JSON; other kinds are passed over:
   epd validate deploy.yaml                        one file
   epd validate clusters/                          every *.yaml, *.yml and *.json below a folder
-  kustomize build prod | epd validate -           whatever makes manifests
+  kustomize build prod | epd validate -           the output of another program
   kubectl get dsv41 demo -o yaml | epd validate - what runs now
   epd validate --platform cuda-sm100 deploy.yaml  would it run on other GPUs?
   epd validate -o sarif clusters/ > epd.sarif     for a code host to show beside the lines of a change
@@ -76,8 +76,9 @@ exit status: 0 accepted (with --strict: and no warning), 1 refused, 2 something 
 """
 
 EXPLAIN: Final = """\
-Show for each role the final command line and environment, where each part comes from, and what the engine makes of
-it; and of a pool of windows how many it holds, and what share of returning turns will find theirs. Works offline.
+Show for each role the final command line and environment, where each part comes from, and the values that the engine
+resolves them to; and of a pool of windows how many it holds, and what share of returning turns will find theirs. Works
+offline.
 
   epd explain deploy.yaml
   epd explain -o json deploy.yaml

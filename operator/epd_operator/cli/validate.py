@@ -16,6 +16,7 @@ from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.cli.verdict import Tally, Verdict
 from epd_operator.engines import table, validation
 from epd_operator.engines.advisories import AdvisoryError, load
+from epd_operator.platform import GPU_PLATFORMS
 from epd_operator.rules import commandline
 from epd_operator.rules import version as versions
 from epd_operator.rules.finding import Finding, Side
@@ -32,14 +33,13 @@ if TYPE_CHECKING:
 
 Output = Literal["text", "json", "sarif"]
 
-PLATFORMS: Final = ("cuda-sm90", "cuda-sm100", "hip-gfx950")
 ROLE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "aggregated": (),
     "prefill": ("--disaggregation-mode", "prefill"),
     "decode": ("--disaggregation-mode", "decode"),
     "encode": ("--encoder-only",),
 }
-"""Flags by which SGLang 0.5.23 is told its role (server_args.py)."""
+"""Flags that set the role of SGLang 0.5.23 (server_args.py)."""
 _OPTIONS: Final = {"platform": "--platform", "version": "--engine-version"}
 ROLE_CONTRADICTION: Final = "role-contradiction"
 
@@ -106,10 +106,10 @@ def judged(result: Document, options: Options, advisories: tuple[Advisory, ...] 
     )
 
 
-def command_line(words: Sequence[str], env: Sequence[str], role: str | None, options: Options) -> int:
+def command_line(arguments: Sequence[str], env: Sequence[str], role: str | None, options: Options) -> int:
     """Judge one command line; the exit status."""
     try:
-        pasted = paste.read(words)
+        pasted = paste.read(arguments)
         pasted = replace(pasted, env={**pasted.env, **paste.variables(env)})
         engine = _engine(options)
     except (paste.PasteError, VersionError) as error:
@@ -131,7 +131,7 @@ def cases(path: str, options: Options) -> int:
     platform = options.platform or table.RULESETS["SGLang"].default_platform
     try:
         engine = _engine(options)
-        return case.judge(path, engine, platform, PLATFORMS, sys.stdout, strict=options.strict)
+        return case.judge(path, engine, platform, GPU_PLATFORMS, sys.stdout, strict=options.strict)
     except VersionError as error:
         return _unusable(str(error))
     except ReadError as error:

@@ -1,4 +1,4 @@
-"""One judged object, and what many of them come to."""
+"""One judged object, and the totals of many."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Verdict:
 
 @dataclass
 class Tally:
-    """What a whole run comes to.
+    """The totals of a run.
 
     Attributes:
         accepted: Objects that may be applied.

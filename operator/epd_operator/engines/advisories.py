@@ -54,5 +54,5 @@ def read(rows: Any) -> tuple[Advisory, ...]:
         raise AdvisoryError(f"advisories: {', '.join(taken)} is the id of a rule: rename it")
     twice = [name for name, count in ids.items() if count > 1]
     if twice:
-        raise AdvisoryError(f"advisories: {', '.join(twice)} stands there twice: rename one")
+        raise AdvisoryError(f"advisories: {', '.join(twice)} is listed twice: rename one")
     return tuple(advisories)

@@ -111,7 +111,7 @@ class Effective:
     """A spec with nothing left open, except the image: None stands for the operator release's own.
 
     Attributes:
-        facts: What the engine makes of it.
+        facts: Values that the engine resolves it to.
         acknowledged: Ids of rules whose refusal the user overrides.
         fetches: Whether engine pods read from outside the cluster.
         roles: Declared roles only, in the order encode, prefill, decode.

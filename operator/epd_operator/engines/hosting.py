@@ -1,4 +1,4 @@
-"""Rules about the pods around an engine: what they listen on, how they end, what they are told to load."""
+"""Rules about the pods around an engine: what they listen on, how they end, what they load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rules(engine: str, pre_stop_seconds: int) -> tuple[Rule, ...]:
 
     Args:
         engine: Its name, for the texts.
-        pre_stop_seconds: How long a pod goes on serving before the engine hears of its end.
+        pre_stop_seconds: Seconds for which a pod goes on serving before the engine is told to stop.
     """
     return (
         Rule(
@@ -40,7 +40,7 @@ def rules(engine: str, pre_stop_seconds: int) -> tuple[Rule, ...]:
             id="grace-before-drain",
             when=pre_stop_seconds >= _GRACE,
             sides=(_GRACE,),
-            says=f"a pod keeps serving for {pre_stop_seconds} seconds before the engine hears of its end, "
+            says=f"a pod keeps serving for {pre_stop_seconds} seconds before the engine is told to stop, "
             "so it would be killed without a chance to finish an answer",
             fix="leave it out, or set what the longest answer takes, and more than that",
             source="docs/adr/0004-when-old-revisions-go.md",

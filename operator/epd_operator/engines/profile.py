@@ -55,8 +55,8 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a command line needs to know beyond the role.
+class CommandInputs:
+    """What a command line is made from besides the role.
 
     Attributes:
         document: The spec as written, with defaults of the schema, and `metadata.name` in it.
@@ -132,7 +132,7 @@ class Profile:
         defaults: Variables that the operator sets where the user sets no other value.
         metrics: What scaling wants to know -> name of the engine's metric; empty when it has none.
         pre_stop_seconds: How long a pod keeps serving after it left the endpoints.
-        program: First words of a command line.
+        program: First arguments of a command line.
         options: Every flag of a command line, by full name.
         gpus: GPUs that a pod needs when the user gives no count, from effective flags and the number of nodes.
         role_probes: Probes by name, from the role, the minutes to start, and whether the pod leads its group.
@@ -157,7 +157,7 @@ class Profile:
     default_grace_seconds: int
     pre_stop_seconds: int
     program: tuple[str, ...]
-    options: Callable[[RoleName, Context], Mapping[str, Any]] = field(repr=False)
+    options: Callable[[RoleName, CommandInputs], Mapping[str, Any]] = field(repr=False)
     image: Callable[[Images], str | None] = field(repr=False)
     role_ports: Callable[[RoleName, int], tuple[Port, ...]] = field(repr=False)
     role_probes: Callable[[RoleName, int, bool], Mapping[str, Probe]] = field(repr=False)
@@ -207,9 +207,9 @@ class Profile:
         """
         return dict(self.agree(spec, role, args))
 
-    def command(self, role: RoleName, context: Context) -> list[str]:
-        """The whole command line; its first word is the program."""
-        return [*self.program, *render(self.options(role, context), self.args(role))]
+    def command(self, role: RoleName, inputs: CommandInputs) -> list[str]:
+        """The whole command line; its first argument is the program."""
+        return [*self.program, *render(self.options(role, inputs), self.args(role))]
 
     def reads_pool(self, role: RoleName, *, exists: bool) -> bool:
         """Whether the configuration of a pool of windows is mounted in a role's pods.

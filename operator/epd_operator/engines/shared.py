@@ -1,4 +1,4 @@
-"""Rules about a spec that hold whatever engine serves it."""
+"""Rules about a spec that hold for every engine."""
 
 from __future__ import annotations
 

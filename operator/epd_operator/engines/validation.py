@@ -10,7 +10,7 @@ from epd_operator.api.phrase import REQUIRED, TYPES
 from epd_operator.engines import table
 from epd_operator.rules import version as versions
 from epd_operator.rules.finding import Finding, Side
-from epd_operator.rules.judgement import Bench, Judgement, judge_command_line, judge_spec
+from epd_operator.rules.judgement import Judgement, JudgementContext, judge_command_line, judge_spec
 from epd_operator.rules.process import mapping, read
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def validate(
     version: str | None = None,
     advisories: tuple[Advisory, ...] = (),
 ) -> Judgement:
-    """Everything that is wrong with a DeepSeekV41Deployment, and what its engine would make of it.
+    """Everything that is wrong with a DeepSeekV41Deployment, and the values that its engine would resolve.
 
     Args:
         document: The object as written; it may be anything at all, and nothing is raised.
@@ -76,7 +76,7 @@ def validate_command_line(
     Args:
         version: A version with rules.
         platform: `cuda-sm90`, `cuda-sm100` or `hip-gfx950`.
-        argv: The words after the program.
+        argv: The arguments after the program.
         env: Environment variables.
         config: Fields of config.json that differ from the released checkpoint's.
         asked: The version that the user asked for, when these rules only stand in for its own: it may well have flags
@@ -84,8 +84,8 @@ def validate_command_line(
     """
     facts = None if config is None else table.checkpoint(config)
     approximate = asked not in {"", version}
-    bench = Bench(table.RULESETS["SGLang"], version, platform, bare=True, lenient=approximate)
-    return replace(judge_command_line(bench, argv, env, facts), approximate=approximate, asked=asked or version)
+    context = JudgementContext(table.RULESETS["SGLang"], version, platform, bare=True, lenient=approximate)
+    return replace(judge_command_line(context, argv, env, facts), approximate=approximate, asked=asked or version)
 
 
 def _structure(document: Mapping[str, Any]) -> tuple[Finding, ...]:

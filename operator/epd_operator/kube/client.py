@@ -91,6 +91,9 @@ class HttpCluster:
 
     Every method raises a leaf of the tree in `kube.error`; 429 answers are waited out as the server asks, within
     `THROTTLE_BUDGET`, and after a 401 the call is repeated once when there is another certificate to try with.
+
+    Args:
+        connection: The shared session.
     """
 
     def __init__(self, connection: Connection) -> None:

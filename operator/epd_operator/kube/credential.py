@@ -135,9 +135,9 @@ def load_configuration(kubeconfig: str | None = None, context: str | None = None
             loader.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     # The loader does not check a file's shape: it fails on what it finds.
     except (config.ConfigException, OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        words = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip(".")
         raise CredentialError(
-            f"no access to a cluster: {words}. Set KUBECONFIG (or --kubeconfig) to a readable file "
+            f"no access to a cluster: {reason}. Set KUBECONFIG (or --kubeconfig) to a readable file "
             "with a current context, or run inside a pod whose service account token is mounted."
         ) from error
     return configuration

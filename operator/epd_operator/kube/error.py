@@ -2,15 +2,15 @@
 
 ApiError
 ├── Transport          no answer: refused, reset, timed out, unreadable
-└── StatusError        an answer that says no
-├── Unauthorized   401  credentials are not accepted
-├── Forbidden      403  RBAC, quota, policy, or a namespace that is going away
-├── NotFound       404
-├── Conflict       409  resourceVersion, uid or ownership differs
-├── Gone           410  a list or watch that starts too far back
-├── Invalid        400, 422  the object breaks a rule
-├── TooManyRequests  429  carries the wait that the server asked for
-└── ServerError    5xx  also a failing admission webhook
+└── StatusError        an answer with an error status
+    ├── Unauthorized     401       the credentials are not accepted
+    ├── Forbidden        403       RBAC, quota, policy, or a namespace that is going away
+    ├── NotFound         404
+    ├── Conflict         409       resourceVersion, uid or ownership differs
+    ├── Gone             410       a list or watch that starts too far back
+    ├── Invalid          400, 422  the object breaks a rule
+    ├── TooManyRequests  429       carries the wait that the server asked for
+    └── ServerError      5xx       also a failing admission webhook
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def from_answer(call: str, status: int, body: bytes, headers: Mapping[str, str])
     Args:
         call: Method and path.
         status: HTTP status.
-        body: A Status object in JSON, or whatever a proxy in between sent.
+        body: A Status object in JSON, or what a proxy in between sent.
         headers: Answer headers; only `Retry-After` is read.
     """
     document = _status_object(body)

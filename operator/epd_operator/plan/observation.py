@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.plan.router_state import Report, read
+from epd_operator.plan.router_state import RouterState, read
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -62,7 +62,7 @@ class Observed:
     now: datetime
 
     @cached_property
-    def reports(self) -> tuple[Report, ...]:
+    def router_states(self) -> tuple[RouterState, ...]:
         """What `routers` say, as far as it makes sense."""
         return read(self.routers)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from epd_operator.plan.conditions.health import Health
     from epd_operator.plan.observation import Object, Observed
-    from epd_operator.plan.router_state import Report
+    from epd_operator.plan.router_state import RouterState
 
 _SERVING = frozenset({*WORKLOADS, "ControllerRevision"})
 _PER_ROLE = frozenset({"PodDisruptionBudget", "NetworkPolicy"})
@@ -55,10 +55,10 @@ def leftovers(
     """Sort the live children that are not planned into those to delete and those to hold.
 
     Args:
-        owner_uid: Uid of the custom resource; objects without its controller reference are nobody's business here.
+        owner_uid: Uid of the custom resource; objects without its controller reference are left alone.
         planned: Every object of the plan.
         observed: The cluster.
-        healths: What each part has come to.
+        healths: The state of each part.
         policies: Whether the spec asks for NetworkPolicies; when not, they go at once.
     """
     wanted = {(obj["kind"], name_of(obj)) for obj in planned}
@@ -131,18 +131,18 @@ def _ref(child: Object) -> Ref:
 def _set_serves(healths: Mapping[str, Health], observed: Observed) -> bool:
     """Whether every role of the new set is ready, and every ready router routes to all of it."""
     roles: dict[str, Health] = {part: healths[part] for part in names.ROLES if part in healths}
-    if not all(health.verdict.status for health in roles.values()):
+    if not all(health.assessment.status for health in roles.values()):
         return False
     if healths[names.ROUTER].target.desired == 0 or any(
         roles[part].target.desired == 0 for part in ("prefill", "decode")
     ):
         return True  # nothing will ever be routed: there is no confirmation to wait for
-    reports = [report for report in observed.reports if report.router.ready]
-    return bool(reports) and all(_routes(report, roles, observed.pods) for report in reports)
+    router_states = [state for state in observed.router_states if state.router.ready]
+    return bool(router_states) and all(_routes(state, roles, observed.pods) for state in router_states)
 
 
-def _routes(report: Report, roles: Mapping[str, Health], pods: Sequence[Object]) -> bool:
+def _routes(state: RouterState, roles: Mapping[str, Health], pods: Sequence[Object]) -> bool:
     revision_of = {name_of(pod): labels(pod).get(names.LABEL_REVISION, "") for pod in pods}
-    serving = [(worker.role, worker.revision) for worker in report.workers if worker.routable]
-    serving += [("encode", revision_of.get(encoder.pod, "")) for encoder in report.encoders if not encoder.missing]
+    serving = [(worker.role, worker.revision) for worker in state.workers if worker.routable]
+    serving += [("encode", revision_of.get(encoder.pod, "")) for encoder in state.encoders if not encoder.missing]
     return all(serving.count((part, health.target.revision)) >= health.target.desired for part, health in roles.items())

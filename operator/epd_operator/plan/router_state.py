@@ -44,7 +44,7 @@ class Replay(_Part):
     encoder: Half
 
 
-class SwaPool(_Part):
+class SwaPoolUse(_Part):
     """The pool of windows, as a prefill pod sees it."""
 
     engine: str = ""
@@ -61,7 +61,7 @@ class Worker(_Part):
     routable: bool = False
     reason: str = ""
     replay: Replay | None = None
-    swa_pool: SwaPool | None = None
+    swa_pool: SwaPoolUse | None = None
 
 
 class Encoder(_Part):
@@ -71,7 +71,7 @@ class Encoder(_Part):
     missing: tuple[str, ...] = ()
 
 
-class Report(_Part):
+class RouterState(_Part):
     """One `GET /state` document of schema 1; what the plan does not use is not read."""
 
     router: Router = Router()
@@ -80,12 +80,12 @@ class Report(_Part):
     encoders: tuple[Encoder, ...] = ()
 
 
-def read(documents: Iterable[Any]) -> tuple[Report, ...]:
+def read(documents: Iterable[Any]) -> tuple[RouterState, ...]:
     """The documents that make sense; one that does not is worth as much as none."""
-    reports = []
+    router_states = []
     for document in documents:
         try:
-            reports.append(Report.model_validate(document))
+            router_states.append(RouterState.model_validate(document))
         except ValidationError:
             continue
-    return tuple(reports)
+    return tuple(router_states)

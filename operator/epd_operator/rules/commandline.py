@@ -1,9 +1,9 @@
-"""A command line as the engine's parser reads it, and the words for a set of flags.
+"""A command line as the engine's parser reads it, and the arguments for a set of flags.
 
-The tricky idea: SGLang parses with Python's argparse, so what a word is depends on all flags there are: a unique prefix
-is a flag, "-1" is a value, and a flag swallows the words behind it by its number of values. `parse` follows that
+The tricky idea: SGLang parses with Python's argparse, so what an argument is depends on all flags there are: a unique
+prefix is a flag, "-1" is a value, and a flag takes the arguments after it by its number of values. `parse` follows that
 algorithm (Python 3.11, `argparse.ArgumentParser._parse_known_args`), but goes on after a fault, so that all are found
-at once. `render` writes words that mean the same under it.
+at once. `render` writes arguments that mean the same under it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from epd_operator.rules.flag import (
     Unreadable,
     Value,
 )
-from epd_operator.rules.remedy import remedy_of_word
+from epd_operator.rules.remedy import remedy_of_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +51,8 @@ class ParseFault:
 
     Attributes:
         rule: `flag-unknown`, `flag-of-another-version`, `flag-ambiguous`, `flag-value` or `flag-unjudged`.
-        flag: Canonical name without dashes, or what was written where no flag is meant; empty for a stray word.
-        value: The word or words at fault; None when there are none.
+        flag: Canonical name without dashes, or what was written where no flag is meant; empty for a stray argument.
+        value: The arguments at fault; None when there are none.
         message: What is wrong.
         fix: The way out.
         decided_by: Module and function of the engine that refuses; `argparse` for the library itself.
@@ -72,8 +72,8 @@ class Parsed:
 
     Attributes:
         args: Canonical name to value in its normal spelling, for flags that were given without fault.
-        faults: Everything the parser would refuse. A missing --model-path is none: whoever judges a command line may
-            leave the weights open.
+        faults: Everything the parser would refuse. A missing --model-path is not a fault: a command line may be judged
+            without naming the weights.
         role: What the process would be.
     """
 
@@ -84,7 +84,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class _Option:
-    """A word that starts a flag; `spec` is None where a fault was found already."""
+    """An argument that starts a flag; `spec` is None where a fault was found already."""
 
     written: str
     spec: FlagSpec | None
@@ -96,7 +96,7 @@ def parse(argv: Sequence[str], catalogue: Catalogue) -> Parsed:
     """Read a command line; never raises.
 
     Args:
-        argv: The words after the program.
+        argv: The arguments after the program.
         catalogue: Flags of the engine version.
     """
     reader = _Reader(argv, catalogue)
@@ -105,7 +105,7 @@ def parse(argv: Sequence[str], catalogue: Catalogue) -> Parsed:
 
 
 def render(args: Mapping[str, Value], catalogue: Catalogue) -> list[str]:
-    """The words for a set of flags, sorted by name; `parse` gives the same set back.
+    """The arguments for a set of flags, sorted by name; `parse` gives the same set back.
 
     Args:
         args: Canonical name to a value without fault, under `FlagSpec.fault`.
@@ -113,24 +113,24 @@ def render(args: Mapping[str, Value], catalogue: Catalogue) -> list[str]:
             is written as its value suggests: a newer engine may know it.
     """
     flags = {name: catalogue.find(name) or FlagSpec(name, switch=isinstance(args[name], bool)) for name in args}
-    return [word for name in sorted(args) for word in _words(flags[name], args[name])]
+    return [argument for name in sorted(args) for argument in _arguments(flags[name], args[name])]
 
 
-def _words(spec: FlagSpec, value: Value) -> list[str]:
+def _arguments(spec: FlagSpec, value: Value) -> list[str]:
     option = f"--{spec.name}"
     if value is None:
         return []
     if spec.switch:
         return [option] if value else [f"--no-{spec.name}"] if spec.negatable else []
     items = [value] if isinstance(value, bool | int | float | str) else value
-    words = [_word(item) for item in items]
+    arguments = [_spelled(item) for item in items]
     # argparse takes "-x" for a flag unless an equals sign ties it to the one before.
-    if len(words) == 1 and words[0].startswith("-"):
-        return [f"{option}={words[0]}"]
-    return [option, *words]
+    if len(arguments) == 1 and arguments[0].startswith("-"):
+        return [f"{option}={arguments[0]}"]
+    return [option, *arguments]
 
 
-def _word(value: Scalar) -> str:
+def _spelled(value: Scalar) -> str:
     if isinstance(value, float):
         plain = format(Decimal(repr(value)), "f")
         return plain.removesuffix(".0")
@@ -160,13 +160,13 @@ class _Reader:
         self._options = catalogue.options
 
     def run(self) -> None:
-        """Read every word."""
+        """Read every argument."""
         options = [*self._classified()]
         at = 0
         while at < len(options):
             option = options[at]
             if option is None:
-                self._fault("flag-unknown", "", self._argv[at], "belongs to no flag", "remove it")
+                self._fault("flag-unknown", "", self._argv[at], "does not belong to a flag", "remove it")
                 at += 1
                 continue
             end = at + 1
@@ -175,29 +175,29 @@ class _Reader:
             at += 1 + self._take(option, self._argv[at + 1 : end])
 
     def _classified(self) -> Iterator[_Option | None]:
-        """An option or None, for a value, per word; after "--" all words are values."""
+        """An option, or None for a value, per argument; after "--" all arguments are values."""
         only_values = False
-        for word in self._argv:
-            only_values = only_values or word == "--"
-            yield None if only_values else self._option(word)
+        for argument in self._argv:
+            only_values = only_values or argument == "--"
+            yield None if only_values else self._option(argument)
 
-    def _option(self, word: str) -> _Option | None:
-        if not word.startswith("-") or word == "-":
+    def _option(self, argument: str) -> _Option | None:
+        if not argument.startswith("-") or argument == "-":
             return None
-        head, equals, tail = word.partition("=")
-        if word in self._options:
-            return self._known(word, word, None)
+        head, equals, tail = argument.partition("=")
+        if argument in self._options:
+            return self._known(argument, argument, None)
         if equals and head in self._options:
             return self._known(head, head, tail)
-        return self._by_prefix(word, head, tail if equals else None)
+        return self._by_prefix(argument, head, tail if equals else None)
 
-    def _by_prefix(self, word: str, head: str, explicit: str | None) -> _Option | None:
-        near = [name for name in self._options if name.startswith(head)] if word.startswith("--") else []
-        if word.startswith(_HELP[0]):
+    def _by_prefix(self, argument: str, head: str, explicit: str | None) -> _Option | None:
+        near = [name for name in self._options if name.startswith(head)] if argument.startswith("--") else []
+        if argument.startswith(_HELP[0]):
             near = [_HELP[0]]
         if len(near) == 1:
             return self._known(near[0], head, explicit)
-        if not near and (_NEGATIVE.fullmatch(word) or " " in word):
+        if not near and (_NEGATIVE.fullmatch(argument) or " " in argument):
             return None
         name = head.lstrip("-")
         if near:
@@ -269,7 +269,7 @@ class _Reader:
                 spec.name,
                 " ".join(values),
                 f"must be {unreadable}",
-                remedy_of_word(spec, values[len(read)]),
+                remedy_of_argument(spec, values[len(read)]),
                 decided_by=decided_by,
             )
             return

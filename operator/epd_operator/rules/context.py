@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bench:
+class JudgementContext:
     """What is the same for all rules of one judgement.
 
     Attributes:

@@ -29,7 +29,7 @@ Value: TypeAlias = Scalar | Sequence[Scalar] | None
 Kind: TypeAlias = Literal["bool", "int", "float", "str", "list", "none"]
 
 
-class Scope(Protocol):
+class EvaluationScope(Protocol):
     """What one process would be started with: everything that a leaf can ask for."""
 
     @property
@@ -63,7 +63,7 @@ class Scope(Protocol):
     def model(self, name: str) -> Value:
         """A fact of the checkpoint."""
 
-    def at(self, role: str) -> Scope:
+    def at(self, role: str) -> EvaluationScope:
         """The scope of another role of the same spec; that of an empty process when the role is not declared."""
 
     def declares(self, role: str) -> bool:
@@ -77,8 +77,8 @@ class Expr(ABC):
     nullable: bool
 
     @abstractmethod
-    def value(self, scope: Scope) -> Value:
-        """What the expression is in a scope; never raises."""
+    def value(self, scope: EvaluationScope) -> Value:
+        """The value of the expression in a scope; never raises."""
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -168,7 +168,7 @@ class Const(Expr):
     nullable: bool = False
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return self.constant
 
 
@@ -189,7 +189,7 @@ class Leaf(Expr):
     unit: str = ""
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         match self.source:
             case "flag":
                 return scope.flag(self.name)
@@ -228,7 +228,7 @@ class Circumstance(Expr):
     nullable: bool = False
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return scope.role if self.name == "role" else scope.platform
 
 
@@ -241,7 +241,7 @@ class Declared(Expr):
     nullable: bool = False
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return scope.declares(self.role)
 
 
@@ -266,7 +266,7 @@ class Named(Expr):
         object.__setattr__(self, "nullable", self.body.nullable)
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         memo = scope.memo
         if self.name not in memo:
             memo[self.name] = self.body.value(scope)
@@ -292,7 +292,7 @@ class At(Expr):
         object.__setattr__(self, "nullable", self.body.nullable)
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return self.body.value(scope.at(self.role))
 
 
@@ -315,7 +315,7 @@ class Since(Expr):
         object.__setattr__(self, "nullable", _nullable(self.newer, self.older))
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return (self.newer if scope.rank >= self.rank else self.older).value(scope)
 
 
@@ -335,7 +335,7 @@ class When(Expr):
         object.__setattr__(self, "nullable", _nullable(self.then, self.other))
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return (self.then if self.condition.value(scope) else self.other).value(scope)
 
 
@@ -353,7 +353,7 @@ class Otherwise(Expr):
         object.__setattr__(self, "nullable", self.default.nullable)
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         value = self.subject.value(scope)
         return self.default.value(scope) if value is None else value
 
@@ -376,7 +376,7 @@ class Compare(Expr):
             raise TypeError(f"never equal, {' and '.join(sorted(known))}: {self.left} {self.symbol} {self.right}")
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         left, right = self.left.value(scope), self.right.value(scope)
         if self.symbol == "==":
             return left == right
@@ -393,7 +393,7 @@ class OneOf(Expr):
     nullable: bool = False
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return self.subject.value(scope) in self.choices
 
 
@@ -414,7 +414,7 @@ class Logic(Expr):
         object.__setattr__(self, "terms", tuple(flat))
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         if self.symbol == "&&":
             return all(term.value(scope) for term in self.terms)
         return any(term.value(scope) for term in self.terms)
@@ -432,7 +432,7 @@ class Not(Expr):
         _plain(self.term)
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return not self.term.value(scope)
 
 
@@ -454,7 +454,7 @@ class Arithmetic(Expr):
         object.__setattr__(self, "nullable", self.left.nullable or self.right.nullable)
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         left, right = self.left.value(scope), self.right.value(scope)
         if left is None or right is None:
             return None
@@ -487,7 +487,7 @@ class Text(Expr):
         object.__setattr__(self, "nullable", not plain and (self.subject.nullable or self.symbol == "number"))
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         subject = self.subject.value(scope)
         if subject is None:
             return {"starts": False, "contains": False, "size": 0}.get(self.symbol)
@@ -506,7 +506,7 @@ class Text(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Opaque(Expr):
-    """A function that CEL has no words for; an admission policy takes `blind` instead, and the controller catches it.
+    """A function that CEL cannot express; an admission policy takes `blind` instead, and the controller catches it.
 
     Attributes:
         name: What it finds out, for the list of things that an admission policy cannot see.
@@ -522,7 +522,7 @@ class Opaque(Expr):
     nullable: bool = True
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return self.function(*(argument.value(scope) for argument in self.arguments))
 
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Side:
     """One part of a clash.
 
-    A value that an engine computes is shown in one of two ways. Where it is what the engine makes of the very flag that
-    is shown, it stands behind that flag: `page-size = 1, which becomes 256`. Where it is another quantity, everything
+    A value that an engine computes is shown in one of two ways. Where it is the resolved value of the very flag that is
+    shown, it stands behind that flag: `page-size = 1, which becomes 256`. Where it is another quantity, everything
     written that settles it comes first, each as a side of its own, and then a `derived` side with its name:
     `tp-size = 8, enable-prefill-cp = true, so attn-tp-size = 1`.
 
     Attributes:
         field: Where a user changes it: a path in the spec, or a flag of a command line; the name of a derived quantity.
         written: What stands there; None when nothing does, or nothing that has a value worth showing.
-        effective: What the engine makes of it; None when that is the same as what is written.
+        effective: The value that the engine resolves it to; None when that is what is written.
         form: `value` shows what is written or that nothing is; `quoted` does so with strings in quotes, for faults of
             type; `alone` is for what is there without a value, such as
             an object or a flag that lacks one; `derived` is a quantity that no field sets by itself.
@@ -58,7 +58,7 @@ class Finding:
         severity: `error` refuses.
         role: Whose process is concerned; empty when it is the spec as a whole.
         sides: What clashes.
-        says: The rule in words.
+        says: The rule as a clause.
         fix: The way out.
         version: Engine version whose rules were applied; empty when no engine decides.
         platform: Platform it was judged for.

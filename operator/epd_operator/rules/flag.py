@@ -1,8 +1,8 @@
 """What an engine's flags are: names, types, choices, owners.
 
-The tricky idea: a value has two spellings, the YAML value under `spec.roles.X.args` and the word on a command line, and
-both are judged by one table, `_KINDS`. So a value that `FlagSpec.fault` accepts renders to a word that the engine's
-parser accepts, and the same flag given either way means the same value to every rule (`FlagSpec.normal`).
+The tricky idea: a value has two spellings, the YAML value under `spec.roles.X.args` and the argument on a command line,
+and both are judged by one table, `_KINDS`. So a value that `FlagSpec.fault` accepts renders to an argument that the
+engine's parser accepts, and the same flag given either way means the same value to every rule (`FlagSpec.normal`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from epd_operator.rules.limit import LONG, MOST_CHARACTERS, MOST_ITEMS, NUMERAL,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from epd_operator.rules.owner import Owner
 
 FlagType: TypeAlias = Literal[
     "bool",
@@ -61,7 +63,7 @@ REMOVED_BACKEND: Final = "tc_piecewise"
 
 
 class Unreadable(ValueError):
-    """A word that a flag cannot take; the text says what it must be."""
+    """An argument that a flag cannot take; the text says what it must be."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,17 @@ class _Kind:
     """One type of flag.
 
     Attributes:
-        words: What a value must be, to follow "must be".
+        expected: What a value must be, to follow "must be".
         accepts: Whether a YAML value has the right type, before its content is read.
-        read: The value of a word on a command line; it raises `Unreadable` when the word is no such value.
+        read: The value of an argument on a command line; it raises `Unreadable` when the argument is not such a value.
     """
 
-    words: str
+    expected: str
     accepts: Callable[[Any], bool]
     read: Callable[[str], Scalar | None]
 
 
-def _no_word(_text: str) -> Scalar:
+def _no_value(_text: str) -> Scalar:
     raise Unreadable("given without a value")
 
 
@@ -191,7 +193,7 @@ def _is_str(value: Any) -> bool:
 
 
 _KINDS: Final[Mapping[FlagType, _Kind]] = {
-    "bool": _Kind("true or false", lambda value: isinstance(value, bool), _no_word),
+    "bool": _Kind("true or false", lambda value: isinstance(value, bool), _no_value),
     "int": _Kind("a whole number", _is_int, _whole),
     "human-int": _Kind('a whole number or a string such as "1k"', lambda v: _is_int(v) or _is_str(v), _human),
     "float": _Kind("a number", _is_real, _real),
@@ -220,8 +222,7 @@ class FlagSpec:
         negatable: There is a `no-` form that sets false.
         switch: The flag takes no value: giving it means true.
         roles: Where the flag does something, as far as that was looked into; no rule follows from it.
-        owner: For flags that `args` must not hold, the spec field that sets them (`<role>` stands for the role), or
-            a clause that says what does.
+        owner: What sets the flag instead of the user, for a flag that `args` must not hold; None for the others.
         minimum: Smallest number allowed.
         maximum: Largest number allowed.
         identity: Prefill, decode and encode pods must agree on it, whatever else is set.
@@ -237,7 +238,7 @@ class FlagSpec:
     negatable: bool = False
     switch: bool = False
     roles: frozenset[FlagRole] = frozenset()
-    owner: str | None = None
+    owner: Owner | None = None
     minimum: float | None = None
     maximum: float | None = None
     identity: bool = False
@@ -248,7 +249,7 @@ class FlagSpec:
         if not isinstance(value, list):
             return self._scalar_fault(value)
         if self.nargs not in {"*", "+"}:
-            return f"must be {self._words()}, not a list"
+            return f"must be {self._expected()}, not a list"
         if len(value) > MOST_ITEMS:
             return f"must hold at most {MOST_ITEMS} values"
         if self.nargs == "+" and not value:
@@ -256,14 +257,14 @@ class FlagSpec:
         return next((f"item {at}: {text}" for at, item in enumerate(value) if (text := self._item_fault(item))), None)
 
     def read(self, text: str) -> Scalar | None:
-        """The value of one word of a command line.
+        """The value of one argument of a command line.
 
         Raises:
-            Unreadable: The engine's parser would refuse the word; the text follows "must be".
+            Unreadable: The engine's parser would refuse the argument; the text follows "must be".
         """
         value = _KINDS[self.type].read(text)
         if self.choices is not None and value not in self.choices:
-            raise Unreadable(self._words())
+            raise Unreadable(self._expected())
         return value
 
     def normal(self, value: Value) -> Value:
@@ -279,13 +280,13 @@ class FlagSpec:
             return self.read(value)
         return float(value) if self.type == "float" and value is not None else value
 
-    def _words(self) -> str:
+    def _expected(self) -> str:
         if self.choices is None:
-            return _KINDS[self.type].words
+            return _KINDS[self.type].expected
         return f"one of {', '.join(map(str, self.choices))}"
 
     def _item_fault(self, value: Any) -> str | None:
-        # A word of several that starts with a dash would be read as the next flag.
+        # One of several arguments that starts with a dash would be read as the next flag.
         if isinstance(value, str) and value.startswith("-"):
             return "must not start with a dash"
         return self._scalar_fault(value)
@@ -307,7 +308,7 @@ class FlagSpec:
         if isinstance(value, str) and len(value) > MOST_CHARACTERS:
             return f"must have at most {MOST_CHARACTERS} characters"
         if not _KINDS[self.type].accepts(value) or (self.choices is not None and value not in self.choices):
-            return f"must be {self._words()}"
+            return f"must be {self._expected()}"
         numeral = isinstance(value, str) and self.type == "human-int" and len(value) > NUMERAL
         return LONG if numeral or (self.type != "float" and is_long(value)) else None
 
@@ -354,6 +355,11 @@ class Catalogue:
         """The flag of a canonical name, without dashes."""
         return self.flags.get(name)
 
+    def owner(self, name: str) -> Owner | None:
+        """What sets the flag of a canonical name; None where a user does, and where there is no such flag."""
+        spec = self.find(name)
+        return None if spec is None else spec.owner
+
     def canonical(self, alias: str) -> str | None:
         """Canonical name of any full spelling without dashes; None when there is no such flag."""
         return self._spellings.get(alias)
@@ -373,13 +379,13 @@ class Catalogue:
     def advise(self, name: str) -> tuple[str, str]:
         """What is wrong with a flag that this version does not have, and the way out."""
         if name in self.removed:
-            return f"is no flag of {self.version}, but of another version", self.removed[name]
+            return f"unknown in {self.version}, a flag of another version", self.removed[name]
         near = self.nearest(name)
         if near is None:
-            return f"is no flag of {self.version}", "remove it"
+            return f"unknown flag in {self.version}", "remove it"
         if near == self.canonical(name.lstrip("-")):
             return "is not the full name of the flag", f"write {near}"
-        return f"is no flag of {self.version}", f"did you mean {near}?"
+        return f"unknown flag in {self.version}", f"did you mean {near}?"
 
     @cached_property
     def _spellings(self) -> Mapping[str, str]:
@@ -387,11 +393,11 @@ class Catalogue:
 
     @cached_property
     def options(self) -> Mapping[str, tuple[FlagSpec | None, bool]]:
-        """Every word that the parser knows, with its flag and whether it sets false; the help words have no flag."""
-        words: dict[str, tuple[FlagSpec | None, bool]] = {"-h": (None, False), "--help": (None, False)}
+        """Every option that the parser knows, with its flag and whether it sets false; help options have no flag."""
+        options: dict[str, tuple[FlagSpec | None, bool]] = {"-h": (None, False), "--help": (None, False)}
         for flag in self.flags.values():
             for spelling in (flag.name, *flag.aliases):
-                words[f"--{spelling}"] = (flag, False)
+                options[f"--{spelling}"] = (flag, False)
                 if flag.negatable:
-                    words[f"--no-{spelling}"] = (flag, True)
-        return words
+                    options[f"--no-{spelling}"] = (flag, True)
+        return options

@@ -1,7 +1,7 @@
 """Partial evaluation: what is left of an expression once role, checkpoint and perhaps version are known.
 
 The tricky idea: results are hash-consed, so two expressions that mean the same by construction become one object, and
-whoever prints them can name every shared part once. A folded expression has a small vocabulary: `At` stands only
+a printer can name every shared part once. A folded expression has a small vocabulary: `At` stands only
 right above a leaf or a resolved value, and there are no `Since`, `Opaque`, roles, or facts of the
 checkpoint; where the version stays open, `RANK` stands for it.
 
@@ -42,7 +42,7 @@ from epd_operator.rules.expression import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from epd_operator.rules.expression import Kind, Scope, Value
+    from epd_operator.rules.expression import EvaluationScope, Kind, Value
 
 REQUIRED: Final = frozenset({"prefill", "decode"})
 """Roles that every spec has."""
@@ -57,7 +57,7 @@ class Rank(Expr):
     nullable: bool = False
 
     @override
-    def value(self, scope: Scope) -> Value:
+    def value(self, scope: EvaluationScope) -> Value:
         return scope.rank
 
 
@@ -204,7 +204,7 @@ class Folder:
         return self._intern(Const(value, _KINDS[type(value)]), type(value), repr(value))
 
     def when(self, condition: Expr, then: Expr, other: Expr) -> Expr:
-        """A folded choice between folded values; the condition is no constant."""
+        """A folded choice between folded values; the condition is not a constant."""
         if then is other:
             return then
         if then.kind == "bool" and other.kind == "bool" and not then.nullable and not other.nullable:
@@ -338,7 +338,7 @@ class Folder:
         for term in terms:
             decisive = isinstance(term.expr, Const) and term.expr.constant is (node.symbol == "||")
             if decisive and not term.blind:
-                return term  # whatever the others guess
+                return term  # the others' guesses do not matter
         return _resting(self._joined(node.symbol, (term.expr for term in terms)), terms)
 
     def _calculated(self, node: Arithmetic, left: Expr, right: Expr) -> Expr:

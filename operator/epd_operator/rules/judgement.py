@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from epd_operator.api import names
 from epd_operator.rules import commandline, version
 from epd_operator.rules.advisory import advise
-from epd_operator.rules.context import Bench
+from epd_operator.rules.context import JudgementContext
 from epd_operator.rules.expression import leaves_of
 from epd_operator.rules.finding import Finding, Side, plain
+from epd_operator.rules.owner import Field, field_of, instead
 from epd_operator.rules.process import Process, mapping, read
 from epd_operator.rules.remedy import remedy
 from epd_operator.rules.rule import BUILT_IN
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from epd_operator.rules.advisory import Advisory
     from epd_operator.rules.commandline import ParseFault
     from epd_operator.rules.expression import Value
-    from epd_operator.rules.flag import Catalogue, FlagSpec
+    from epd_operator.rules.flag import Catalogue
+    from epd_operator.rules.owner import Owner
     from epd_operator.rules.rule import Rule, Severity
     from epd_operator.rules.ruleset import Ruleset
 
-__all__ = ["SPEC_ROLES", "Bench", "Judgement", "judge_command_line", "judge_process", "judge_spec"]
+__all__ = ["SPEC_ROLES", "Judgement", "JudgementContext", "judge_command_line", "judge_process", "judge_spec"]
 
 SPEC_ROLES: Final = ("encode", "prefill", "decode")
 _LENIENT: Final = ("flag-of-another-version", "flag-unknown")
@@ -44,7 +46,8 @@ class Judgement:
         version: The version whose rules were applied.
         approximate: The version asked for has no rules of its own.
         asked: The version asked for; empty when no rules were applied.
-        resolved: By role, what the engine makes of its flags; names are the engine's own where it has one.
+        resolved: By role, the values that the engine resolves its flags to, under the engine's own names where it has
+            them.
     """
 
     findings: tuple[Finding, ...]
@@ -65,47 +68,50 @@ class Judgement:
 
 
 def judge_command_line(
-    bench: Bench, argv: Sequence[str], env: Mapping[str, str], checkpoint: Mapping[str, Value] | None = None
+    context: JudgementContext,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    checkpoint: Mapping[str, Value] | None = None,
 ) -> Judgement:
     """Judge a bare command line as the engine would.
 
     Args:
-        bench: The engine, its version and platform; `bare` is set.
-        argv: The words after the program; the role is read from them, as the engine does.
+        context: The engine, its version and platform; `bare` is set.
+        argv: The arguments after the program; the role is read from them, as the engine does.
         env: Environment variables.
         checkpoint: Facts of another checkpoint than the released one.
     """
-    parsed = commandline.parse(argv, bench.catalogue("aggregated"))
+    parsed = commandline.parse(argv, context.catalogue("aggregated"))
     broken = [
         Finding(
             fault.rule,
-            "warning" if bench.lenient and fault.rule in _LENIENT else "error",
+            "warning" if context.lenient and fault.rule in _LENIENT else "error",
             parsed.role,
-            (_faulty_word(fault),),
+            (_faulty_argument(fault),),
             fault.message,
             fault.fix,
-            version=bench.version,
-            platform=bench.platform,
+            version=context.version,
+            platform=context.platform,
             decided_by=fault.decided_by,
-            source=bench.flags_source,
+            source=context.flags_source,
         )
         for fault in parsed.faults
     ]
-    facts = bench.ruleset.checkpoint if checkpoint is None else checkpoint
+    facts = context.ruleset.checkpoint if checkpoint is None else checkpoint
     process = Process(
         parsed.role,
-        bench.platform,
-        bench.ruleset.rank(bench.version),
+        context.platform,
+        context.ruleset.rank(context.version),
         parsed.args,
         env,
         facts,
         dropped=frozenset(fault.flag for fault in parsed.faults if fault.rule == "flag-value") - frozenset(parsed.args),
     )
-    findings = [*broken, *judge_process(bench, process)]
-    return _judgement(bench, findings, {parsed.role: process})
+    findings = [*broken, *judge_process(context, process)]
+    return _judgement(context, findings, {parsed.role: process})
 
 
-def _faulty_word(fault: ParseFault) -> Side:
+def _faulty_argument(fault: ParseFault) -> Side:
     """A flag that was given, with the value at fault if it has one."""
     if not fault.flag:
         return Side("command line", fault.value)
@@ -132,7 +138,7 @@ def judge_spec(
     spec = mapping(document.get("spec"))
     engine = mapping(spec.get("engine"))
     acknowledged = engine.get("acknowledge")
-    bench = Bench(
+    context = JudgementContext(
         ruleset,
         resolved.version,
         engine.get("platform") or ruleset.default_platform,
@@ -143,17 +149,17 @@ def judge_spec(
     )
     processes: dict[str, Process] = {}
     findings: list[Finding] = []
-    # The served name falls back on the object's own, which is no part of the spec.
+    # The served name defaults to the object's own, which is not part of the spec.
     whole = {**spec, "metadata": {"name": read(document, "metadata.name")}}
     for role in SPEC_ROLES:
         declared = read(spec, f"roles.{role}")
         if isinstance(declared, Mapping):
-            args, faults = _typed_args(bench, role, mapping(declared.get("args")))
-            findings += [*faults, *_owned_variables(bench, role, declared)]
+            args, faults = _typed_args(context, role, mapping(declared.get("args")))
+            findings += [*faults, *_owned_variables(context, role, declared)]
             variables = {name: value for name, value in mapping(declared.get("env")).items() if isinstance(value, str)}
             processes[role] = Process(
                 role,
-                bench.platform,
+                context.platform,
                 ruleset.rank(resolved.version),
                 args,
                 variables,
@@ -164,53 +170,53 @@ def judge_spec(
                 frozenset(mapping(declared.get("args"))) - frozenset(args),
             )
     for process in processes.values():
-        findings += judge_process(bench, process)
+        findings += judge_process(context, process)
         findings += advise(
             advisories,
             str(engine.get("version")),
             process,
-            bench.catalogue(process.role),
-            frozenset(bench.acknowledged),
+            context.catalogue(process.role),
+            frozenset(context.acknowledged),
         )
     if processes:
-        findings += _across(bench, next(iter(processes.values())))
-    findings += _acknowledgements(bench, findings)
+        findings += _across(context, next(iter(processes.values())))
+    findings += _acknowledgements(context, findings)
     return replace(
-        _judgement(bench, findings, processes), approximate=resolved.approximate, asked=str(engine.get("version"))
+        _judgement(context, findings, processes), approximate=resolved.approximate, asked=str(engine.get("version"))
     )
 
 
-def judge_process(bench: Bench, process: Process) -> Iterator[Finding]:
+def judge_process(context: JudgementContext, process: Process) -> Iterator[Finding]:
     """Everything that the rules for a process find."""
-    for rule in bench.ruleset.rules_of(bench.version):
-        if process.role in rule.roles and rule.when.value(process) and not _on_a_fault(bench, rule, process):
-            yield _finding(bench, rule, process, process.role)
+    for rule in context.ruleset.rules_of(context.version):
+        if process.role in rule.roles and rule.when.value(process) and not _on_a_fault(context, rule, process):
+            yield _finding(context, rule, process, process.role)
 
 
-def _across(bench: Bench, process: Process) -> Iterator[Finding]:
-    for rule in bench.ruleset.rules_of(bench.version):
-        if not rule.roles and rule.when.value(process) and not _on_a_fault(bench, rule, process):
-            yield _finding(bench, rule, process, "")
+def _across(context: JudgementContext, process: Process) -> Iterator[Finding]:
+    for rule in context.ruleset.rules_of(context.version):
+        if not rule.roles and rule.when.value(process) and not _on_a_fault(context, rule, process):
+            yield _finding(context, rule, process, "")
 
 
-def _on_a_fault(bench: Bench, rule: Rule, process: Process) -> bool:
-    return rests_on_a_fault(bench, (rule.when, *rule.sides), rule.sides, process)
+def _on_a_fault(context: JudgementContext, rule: Rule, process: Process) -> bool:
+    return rests_on_a_fault(context, (rule.when, *rule.sides), rule.sides, process)
 
 
-def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
+def _finding(context: JudgementContext, rule: Rule, process: Process, role: str) -> Finding:
     shown = {name: plain(expression.value(process)) for name, expression in rule.shows.items()}
-    acknowledged = rule.overridable and rule.id in bench.acknowledged
-    excused = acknowledged or (rule.hole and bench.bare)
+    acknowledged = rule.overridable and rule.id in context.acknowledged
+    excused = acknowledged or (rule.operator_only and context.bare)
     return Finding(
         rule=rule.id,
         severity="warning" if excused else rule.severity,
         role=role,
-        sides=sides(bench, rule.sides, process),
+        sides=sides(context, rule.sides, process),
         says=rule.says.format(**shown),
         fix=rule.fix.format(**shown),
-        version=bench.version,
-        platform=bench.platform,
-        inferred=bool(rule.decided_by) and bench.version not in rule.stated,
+        version=context.version,
+        platform=context.platform,
+        inferred=bool(rule.decided_by) and context.version not in rule.stated,
         overridable=rule.overridable,
         acknowledged=acknowledged,
         decided_by=rule.decided_by,
@@ -218,9 +224,11 @@ def _finding(bench: Bench, rule: Rule, process: Process, role: str) -> Finding:
     )
 
 
-def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[str, Value], list[Finding]]:
+def _typed_args(
+    context: JudgementContext, role: str, args: Mapping[str, Any]
+) -> tuple[dict[str, Value], list[Finding]]:
     """The flags with values of the right type, and a finding for each of the others."""
-    catalogue = bench.catalogue(role)
+    catalogue = context.catalogue(role)
     kept: dict[str, Value] = {}
     findings = []
 
@@ -234,20 +242,20 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
                 (Side(f"spec.roles.{role}.args.{name}", args[name], form=form),),
                 says,
                 fix,
-                version=bench.version,
-                platform=bench.platform,
-                source=bench.flags_source,
+                version=context.version,
+                platform=context.platform,
+                source=context.flags_source,
             )
         )
 
     for name, value in args.items():
         spec = catalogue.find(name)
         if spec is None:
-            says, fix = _unknown(bench, catalogue, name, role)
+            says, fix = _unknown(context, catalogue, name, role)
             removed = name in catalogue.removed
-            refuse("flag-of-another-version" if removed else "flag-unknown", name, says, fix, lenient=bench.lenient)
+            refuse("flag-of-another-version" if removed else "flag-unknown", name, says, fix, lenient=context.lenient)
         elif spec.owner is not None:
-            refuse("flag-owned", name, "belongs to the operator", f"remove it; {_setter(bench, spec, role)}")
+            refuse("flag-owned", name, "belongs to the operator", f"remove it; {instead(spec.owner, role)}")
         elif (fault := spec.fault(value)) is not None:
             refuse("flag-value", name, fault, remedy(spec, value))
         else:
@@ -255,7 +263,7 @@ def _typed_args(bench: Bench, role: str, args: Mapping[str, Any]) -> tuple[dict[
     return kept, findings
 
 
-def _unknown(bench: Bench, catalogue: Catalogue, name: str, role: str) -> tuple[str, str]:
+def _unknown(context: JudgementContext, catalogue: Catalogue, name: str, role: str) -> tuple[str, str]:
     """What is wrong with a flag that does not exist, and a way out that leads to no flag of the operator's."""
     says, fix = catalogue.advise(name)
     if name in catalogue.removed:
@@ -266,34 +274,29 @@ def _unknown(bench: Bench, catalogue: Catalogue, name: str, role: str) -> tuple[
         return says, fix
     exact = near.name == catalogue.canonical(bare)
     if exact and bare != name and near.switch:
-        says = f"is {near.name} turned off, which args say by a value"
+        says = f"turns {near.name} off, which args do by a value"
         if near.owner is None:
             return says, f"write {near.name}: false"
-        return says, f"remove it; {_setter(bench, near, role, off=True)}"
+        return says, f"remove it; {_turned_off(context, near.name, near.owner, role)}"
     if near.owner is not None:
         start = f"remove it: {near.name} belongs to the operator" if exact else f"if you mean {near.name}, remove it"
-        return says, f"{start}; {_setter(bench, near, role)}"
+        return says, f"{start}; {instead(near.owner, role)}"
     return says, fix
 
 
-def _setter(bench: Bench, spec: FlagSpec, role: str, *, off: bool = False) -> str:
-    """What a user does instead of giving a flag that belongs to the operator."""
-    owner = (spec.owner or "").replace("<role>", role)
-    if not owner.startswith("spec."):
-        return owner
-    if owner.count(".") == 2 and owner.startswith("spec.roles."):
-        return f"it belongs to {owner}"
-    if not off:
-        return f"set {owner} instead"
-    sets = bench.ruleset.owned.get(spec.name)
-    words = sets is not None and any(leaf.kind == "str" for leaf in leaves_of(sets))
-    return f"set {owner} to " + ('"Off"' if words else "false")
+def _turned_off(context: JudgementContext, flag: str, owner: Owner, role: str) -> str:
+    """What a user does instead of turning off a flag that belongs to the operator."""
+    if not isinstance(owner, Field):
+        return instead(owner, role)
+    sets = context.ruleset.owned.get(flag)
+    takes_text = sets is not None and any(leaf.kind == "str" for leaf in leaves_of(sets))
+    return f"set {field_of(owner, role)} to " + ('"Off"' if takes_text else "false")
 
 
-def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:
+def _owned_variables(context: JudgementContext, role: str, declared: Mapping[str, Any]) -> Iterator[Finding]:
     nodes = declared.get("nodes")
     in_group = isinstance(nodes, int) and nodes > 1
-    owned = bench.ruleset.environment | (bench.ruleset.group_environment if in_group else frozenset())
+    owned = context.ruleset.environment | (context.ruleset.group_environment if in_group else frozenset())
     for part in ("env", "secretEnv"):
         for name in mapping(declared.get(part)):
             if name in owned:
@@ -307,7 +310,7 @@ def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> It
                     source="docs/reference/api.md",
                 )
     for name in mapping(declared.get("secretEnv")):
-        if name in bench.ruleset.variables - bench.ruleset.environment:
+        if name in context.ruleset.variables - context.ruleset.environment:
             yield Finding(
                 "variable-secret",
                 "error",
@@ -319,15 +322,15 @@ def _owned_variables(bench: Bench, role: str, declared: Mapping[str, Any]) -> It
             )
 
 
-def _acknowledgements(bench: Bench, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """What is acknowledged to no effect. Advisories come and go, so an id that nothing has is no reason to refuse."""
-    overridable = {rule.id for rule in bench.ruleset.rules if rule.overridable}
-    known = {advisory.id for advisory in bench.advisories} | overridable
-    fixed = {*BUILT_IN, *(rule.id for rule in bench.ruleset.rules)} - overridable
+def _acknowledgements(context: JudgementContext, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Acknowledgements without effect. Advisories come and go, so an unknown id is not a reason to refuse."""
+    overridable = {rule.id for rule in context.ruleset.rules if rule.overridable}
+    known = {advisory.id for advisory in context.advisories} | overridable
+    fixed = {*BUILT_IN, *(rule.id for rule in context.ruleset.rules)} - overridable
     here = sorted({finding.rule for finding in findings if finding.may_acknowledge})
-    for place, rule_id in enumerate(bench.acknowledged):
+    for place, rule_id in enumerate(context.acknowledged):
         field = f"spec.engine.acknowledge[{place}]"
-        if rule_id in known or field in bench.refused:
+        if rule_id in known or field in context.refused:
             continue
         if rule_id in fixed:
             severity: Severity = "error"
@@ -341,12 +344,12 @@ def _acknowledgements(bench: Bench, findings: Sequence[Finding]) -> Iterator[Fin
         yield Finding("acknowledge-unknown", severity, "", (Side(field, rule_id),), says, fix, source="epd")
 
 
-def _judgement(bench: Bench, findings: Sequence[Finding], processes: Mapping[str, Process]) -> Judgement:
+def _judgement(context: JudgementContext, findings: Sequence[Finding], processes: Mapping[str, Process]) -> Judgement:
     order = {role: place for place, role in enumerate(("", *names.ROLES))}
     # A severity sorts by its first letter: errors before warnings.
     ranked = sorted(findings, key=lambda result: (result.severity, order.get(result.role, 9), result.rule))
     resolved = {
-        role: {value.name: value.value(process) for value in bench.ruleset.resolved}
+        role: {value.name: value.value(process) for value in context.ruleset.resolved}
         for role, process in processes.items()
     }
-    return Judgement(tuple(ranked), bench.version, resolved=resolved)
+    return Judgement(tuple(ranked), context.version, resolved=resolved)

@@ -15,7 +15,7 @@ _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass
 class Process:
-    """The scope in which expressions are evaluated; see `expression.Scope`.
+    """The scope in which expressions are evaluated; see `expression.EvaluationScope`.
 
     Attributes:
         role: `encode`, `prefill`, `decode` or `aggregated`.
@@ -27,7 +27,7 @@ class Process:
         owned: Flags that the operator sets, as expressions over the spec; empty on a bare command line.
         document: The spec as written; empty on a bare command line.
         siblings: The processes of the other roles of the same spec.
-        dropped: Flags as written whose value was no use.
+        dropped: Flags that were written with an unusable value.
     """
 
     role: str

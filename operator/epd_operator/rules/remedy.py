@@ -1,4 +1,4 @@
-"""The way out of a flag's wrong value, in the words of the file that it stands in."""
+"""The way out of a flag's wrong value, in the notation of the file that holds it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def remedy(spec: FlagSpec, value: Any) -> str:
     return _scalar(spec, next(item for item in value if spec.fault(item) is not None))
 
 
-def remedy_of_word(spec: FlagSpec, word: str) -> str:
-    """What to write instead of a word of a command line that the flag cannot take."""
+def remedy_of_argument(spec: FlagSpec, argument: str) -> str:
+    """What to write instead of an argument of a command line that the flag cannot take."""
     if spec.choices is not None:
-        return _choice(spec, word)
+        return _choice(spec, argument)
     hints = {"int": "write digits, such as 8", "human-int": "write digits, or a form such as 8k"}
     return hints.get(spec.type) or _HINTS.get(spec.type, "write another value").replace(" without quotes", "")
 

@@ -16,7 +16,7 @@ Severity: TypeAlias = Literal["error", "warning"]
 ROLES: Final = ("encode", "prefill", "decode", "aggregated")
 SERVING: Final = ("prefill", "decode", "aggregated")
 BUILT_IN: Final[Mapping[str, str]] = {
-    "acknowledge-unknown": "an id in acknowledge is no overridable rule's",
+    "acknowledge-unknown": "an id in acknowledge does not name an overridable rule",
     "engine-version": "the version has no rules",
     "flag-ambiguous": "a shortened flag could be several",
     "flag-of-another-version": "a flag is spelled as another version spells it",
@@ -34,15 +34,15 @@ _ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that must not be, or that a user should hear of.
+    """One thing that must not be, or that a user should know.
 
     Attributes:
         id: Words with dashes, for ever the same: people acknowledge and search by it.
         when: True when the rule is broken.
         sides: What clashes, at least one; flags, variables, fields, or resolved values. A finding shows what stands
             there and which field set it.
-        says: The rule in words, a clause that reads well behind the sides and a colon, such as `decoder replay needs
-            ...` or `is no ...`; `{name}` stands for a value of `shows`.
+        says: The rule as a clause that reads well behind the sides and a colon, such as `decoder replay needs
+            ...` or `must be ...`; `{name}` stands for a value of `shows`.
         fix: The way out, a clause in the imperative.
         source: Where it can be read up.
         severity: `error` refuses the spec.
@@ -51,7 +51,8 @@ class Rule:
         since: First version, in the order of profiles, that has it; empty: the first.
         until: First version that no longer has it; empty: never.
         stated: Versions whose own source was read or run; for others that it covers the finding says "inferred".
-        hole: The engine accepts it although it should not: an error on a spec, a warning on a bare command line.
+        operator_only: The engine accepts it although it should not, so only the operator refuses it: an error on a
+            spec, a warning on a bare command line.
         overridable: `spec.engine.acknowledge` may turn the error into a warning.
         shows: Computed values that `says` and `fix` speak of.
     """
@@ -68,7 +69,7 @@ class Rule:
     since: str = ""
     until: str = ""
     stated: tuple[str, ...] = ("0.5.23",)
-    hole: bool = False
+    operator_only: bool = False
     overridable: bool = False
     shows: Mapping[str, Expr] = field(default_factory=dict)
 
@@ -79,5 +80,5 @@ class Rule:
             raise ValueError(f"rule {self.id} needs sides, and roles among {', '.join(ROLES)}")
         if self.when.kind != "bool" or self.when.nullable:
             raise TypeError(f"rule {self.id} must be plain true or false")
-        if self.hole and not self.overridable:
-            raise ValueError(f"rule {self.id} closes a hole of the engine, so it must be overridable")
+        if self.operator_only and not self.overridable:
+            raise ValueError(f"rule {self.id} is refused by the operator only, so it must be overridable")

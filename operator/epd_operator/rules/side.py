@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from epd_operator.rules.expression import At, Circumstance, Declared, Leaf, Named, Otherwise, leaves_of
 from epd_operator.rules.finding import Side, plain
+from epd_operator.rules.owner import Declaration, Place, field_of, label_of, place_of
 from epd_operator.rules.process import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from epd_operator.rules.context import Bench
+    from epd_operator.rules.context import JudgementContext
     from epd_operator.rules.expression import Expr, Value
     from epd_operator.rules.process import Process
 
-_FIELD: Final = "spec."
 
-
-def sides(bench: Bench, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
+def sides(context: JudgementContext, expressions: Iterable[Expr], process: Process) -> tuple[Side, ...]:
     """What clashes, each part once."""
     result: list[Side] = []
     for expression in expressions:
         place, bare = process, expression
         while isinstance(bare, At):
             place, bare = place.at(bare.role), bare.body
-        result += [side for side in _sides(bench, bare, place) if side not in result]
+        result += [side for side in _sides(context, bare, place) if side not in result]
     return tuple(result)
 
 
@@ -39,7 +38,7 @@ def resolved_from(side: Expr) -> Leaf | None:
     """The leaf whose own resolved form a side is: of the same kind, and the value is named after it.
 
     A suffix tells stages of one value apart, such as `ep_size_asked` of `ep-size`. Anything else is another quantity,
-    however few leaves settle it: `attn_tp_size` is no form of `tp-size`.
+    however few leaves settle it: `attn_tp_size` is not a form of `tp-size`.
     """
     leaves = settling(side)
     if isinstance(side, Leaf):
@@ -56,9 +55,9 @@ def resolved_from(side: Expr) -> Leaf | None:
     return None
 
 
-def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
+def _sides(context: JudgementContext, side: Expr, process: Process) -> Iterator[Side]:
     if isinstance(side, Circumstance):
-        yield _circumstance(bench, side, process)
+        yield _circumstance(context, side, process)
         return
     if isinstance(side, Declared):
         yield Side(f"spec.roles.{side.role}", form="alone" if process.declares(side.role) else "value")
@@ -66,11 +65,11 @@ def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
     leaves = settling(side)
     effective = side.value(process)
     own = resolved_from(side)
-    written = [leaf for leaf in leaves if _written(bench, leaf, process) is not None]
+    written = [leaf for leaf in leaves if _written(context, leaf, process) is not None]
     if own is not None and (not written or any(leaf is own for leaf in written)):
-        yield _leaf(bench, own, process, None if isinstance(side, Leaf) else effective)
+        yield _leaf(context, own, process, None if isinstance(side, Leaf) else effective)
         return
-    shown = [_leaf(bench, leaf, process) for leaf in written or leaves[:1]]
+    shown = [_leaf(context, leaf, process) for leaf in written or leaves[:1]]
     yield from shown
     # A value that was taken over as it stands needs no second name.
     if effective is not None and [plain(one.written) for one in shown] != [plain(effective)]:
@@ -78,70 +77,58 @@ def _sides(bench: Bench, side: Expr, process: Process) -> Iterator[Side]:
         yield Side(name, None, effective, "derived")
 
 
-def _circumstance(bench: Bench, side: Circumstance, process: Process) -> Side:
+def _circumstance(context: JudgementContext, side: Circumstance, process: Process) -> Side:
     if side.name == "platform":
-        return Side("--platform" if bench.bare else "spec.engine.platform", process.platform)
-    return Side("role", process.role) if bench.bare else Side(f"spec.roles.{process.role}", form="alone")
+        return Side("--platform" if context.bare else "spec.engine.platform", process.platform)
+    return Side("role", process.role) if context.bare else Side(f"spec.roles.{process.role}", form="alone")
 
 
-def _leaf(bench: Bench, leaf: Leaf, process: Process, effective: Value = None) -> Side:
-    """One leaf as it is written, and what becomes of it if that is something else."""
-    written = _written(bench, leaf, process)
+def _leaf(context: JudgementContext, leaf: Leaf, process: Process, effective: Value = None) -> Side:
+    """One leaf as it is written, and the value that it becomes if that differs."""
+    written = _written(context, leaf, process)
     changed = None if written is not None and plain(effective) == plain(written) else effective
+    catalogue = context.catalogue(process.role)
     if leaf.source == "flag" and leaf.name in process.owned:
-        owner = owner_of(bench, leaf.name, process.role)
-        if not owner.startswith(_FIELD):
-            about = owner.removeprefix("it is ")
-            return Side(f"{leaf.name} ({about})", form="alone")
-        if owner.count(".") == 2 and owner.startswith(f"{_FIELD}roles."):
-            there = process.declares(owner.rpartition(".")[2])
-            return Side(owner, form="alone" if there else "value")
-    return Side(_place(bench, leaf, process), written, changed)
+        label = label_of(leaf, catalogue)
+        if label is not None:
+            return Side(label, form="alone")
+        match catalogue.owner(leaf.name):
+            case Declaration(role=role):
+                return Side(f"spec.roles.{role}", form="alone" if process.declares(role) else "value")
+            case Place():
+                return Side(f"spec.roles.{process.role}", form="alone" if process.declares(process.role) else "value")
+            case _:
+                pass
+    return Side(_place(context, leaf, process), written, changed)
 
 
-def owner_of(bench: Bench, name: str, role: str) -> str:
-    """The field that sets a flag of the operator's, a clause that says what does, or nothing where a user does."""
-    spec = bench.catalogue(role).find(name)
-    if spec is None or spec.owner is None:
-        return ""
-    owner = spec.owner.replace("<role>", role)
-    if owner.startswith(_FIELD):
-        return owner.split()[0]
-    return f"{_FIELD}roles.{role}" if owner.startswith("the place under spec.roles") else owner
+def _place(context: JudgementContext, leaf: Leaf, process: Process) -> str:
+    if context.bare and leaf.source in {"flag", "env"}:
+        return f"--{leaf.name}" if leaf.source == "flag" else leaf.name
+    return place_of(leaf, process.role, context.catalogue(process.role))
 
 
-def _place(bench: Bench, leaf: Leaf, process: Process) -> str:
-    if leaf.source == "spec":
-        return leaf.name if leaf.name.startswith("metadata.") else f"{_FIELD}{leaf.name}"
-    if leaf.source == "model":
-        return f"the checkpoint's {leaf.name}"
-    role = f"{_FIELD}roles.{process.role}"
-    if leaf.source == "flag":
-        if bench.bare:
-            return f"--{leaf.name}"
-        owner = owner_of(bench, leaf.name, process.role)
-        return owner if owner.startswith(_FIELD) else f"{role}.args.{leaf.name}"
-    return f"{role}.{leaf.name}" if leaf.source == "field" else leaf.name if bench.bare else f"{role}.env.{leaf.name}"
-
-
-def _written(bench: Bench, leaf: Leaf, process: Process) -> Value:
+def _written(context: JudgementContext, leaf: Leaf, process: Process) -> Value:
     if leaf.source == "flag" and leaf.name in process.owned:
-        place = owner_of(bench, leaf.name, process.role)
-        if place.startswith(_FIELD):
-            value: Value = read(process.document, place.removeprefix(_FIELD))
+        owner = context.catalogue(process.role).owner(leaf.name)
+        path = None if owner is None else field_of(owner, process.role)
+        if path is not None:
+            value: Value = read(process.document, path.removeprefix("spec."))
             return leaf.value(process) if isinstance(value, Mapping) else value
     if leaf.source == "field":
         return process.field(leaf.name)
     return process.spec(leaf.name) if leaf.source == "spec" else leaf.value(process)
 
 
-def rests_on_a_fault(bench: Bench, expressions: Sequence[Expr], shown: Sequence[Expr], process: Process) -> bool:
-    """Whether a rule would judge a value that is wrong by itself: that is told once, and not as a clash as well.
+def rests_on_a_fault(
+    context: JudgementContext, expressions: Sequence[Expr], shown: Sequence[Expr], process: Process
+) -> bool:
+    """Whether a rule would judge a value that is wrong by itself: that is reported once, and not as a clash as well.
 
     Args:
-        bench: Names the fields that the schema refuses.
+        context: Names the fields that the schema refuses.
         expressions: Everything that the rule reads.
-        shown: Its sides; a flag whose value is no use counts only where it is one of these.
+        shown: Its sides; a flag with an unusable value counts only where it is one of these.
         process: Whose rule it is.
     """
     for side in shown:
@@ -150,14 +137,14 @@ def rests_on_a_fault(bench: Bench, expressions: Sequence[Expr], shown: Sequence[
             place, bare = place.at(bare.role), bare.body
         if any(leaf.source == "flag" and leaf.name in place.dropped for leaf in settling(bare)):
             return True
-    return bool(bench.refused) and any(
+    return bool(context.refused) and any(
         place == refused or place.startswith(f"{refused}.")
-        for place in _read_places(bench, expressions, process)
-        for refused in bench.refused
+        for place in _read_places(context, expressions, process)
+        for refused in context.refused
     )
 
 
-def _read_places(bench: Bench, expressions: Sequence[Expr], process: Process) -> Iterator[str]:
+def _read_places(context: JudgementContext, expressions: Sequence[Expr], process: Process) -> Iterator[str]:
     """Where everything stands that expressions read, flags of the operator's at the fields that set them."""
     seen: set[tuple[int, str]] = set()
     waiting = [(expression, process) for expression in expressions]
@@ -170,7 +157,7 @@ def _read_places(bench: Bench, expressions: Sequence[Expr], process: Process) ->
         if isinstance(node, At):
             place = place.at(node.role)
         elif isinstance(node, Leaf):
-            yield _place(bench, node, place)
+            yield _place(context, node, place)
             if node.source == "flag" and node.name in place.owned:
                 waiting.append((place.owned[node.name], place))
         waiting += [(part, place) for part in node.parts]

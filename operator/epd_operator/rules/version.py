@@ -55,7 +55,7 @@ def rank(version: str) -> int:
 
 
 def release_key(version: str) -> ReleaseKey | None:
-    """Sort key of a release number (`0.5.23`, `0.5.24rc1`, `0.5.23.post1`); None when it is none."""
+    """Sort key of a release number (`0.5.23`, `0.5.24rc1`, `0.5.23.post1`); None for anything else."""
     match = _RELEASE.fullmatch(version)
     if match is None:
         return None

@@ -2,7 +2,7 @@
 
 Three sources write here: watch events, our own lists, and the answers to our own writes. They arrive in any order, so
 the newer resourceVersion wins (they are comparable within one kind), and a deletion leaves a tombstone against late
-news of the dead.
+events of a deleted object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from epd_operator.api.names import LABEL_INSTANCE, MANAGER, STATUS_MANAGER
 from epd_operator.kube.kind import POD, Kind
 from epd_operator.runtime.difference import owned
-from epd_operator.runtime.scope import CUSTOM, Key
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -102,7 +102,7 @@ class Cache:
         return [self._entries[place].obj for place in places]
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> bool:
-        """Store what was seen; False when it is no news."""
+        """Store what was seen; False when it is not newer than what is stored."""
         place = _place(kind, obj)
         version = str(obj["metadata"].get("resourceVersion", ""))
         known = self._entries.get(place)
@@ -145,7 +145,7 @@ class Cache:
             version: ResourceVersion of the list.
 
         Returns:
-            What is news, and what had vanished unseen.
+            What is new, and what had been deleted unseen.
         """
         listed, news = set(), []
         for item in items:

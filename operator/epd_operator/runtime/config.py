@@ -1,4 +1,4 @@
-"""What the operator is told by its environment; every setting has one place and one message when it is wrong."""
+"""The operator's settings, read from its environment: one place and one message for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epd_operator import __version__
 from epd_operator.api.names import OPERATOR_METRICS_PORT, OPERATOR_PROBES_PORT
 from epd_operator.engines.advisories import AdvisoryError, load
 from epd_operator.runtime.lease import Timing
-from epd_operator.runtime.scope import Scope
+from epd_operator.runtime.watch_scope import WatchScope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 RDMA_RESOURCE: Final = "rdma/ib"
-"""What managed InfiniBand clusters call it; a shared device plugin of one's own has a name of one's own."""
+"""Name on managed InfiniBand clusters; a device plugin that somebody configured may use another."""
 RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 IMAGE_DEFAULTS: Final = {"EPD_ROUTER_IMAGE": "epd-router", "EPD_WORKER_IMAGE": "epd-worker"}
 
@@ -50,10 +50,10 @@ class Config:
         metrics_port: Port of /metrics; 0 picks a free one.
         probes_port: Port of /healthz and /readyz; 0 picks a free one.
         registrar_port: Port on which router pods answer `GET /state`.
-        resync_seconds: How often everything is listed and reconciled anew.
+        resync_seconds: Seconds between two times at which everything is listed and reconciled again.
     """
 
-    scope: Scope = field(default_factory=Scope)
+    scope: WatchScope = field(default_factory=WatchScope)
     namespace: str = "epd-system"
     identity: str = ""
     lease: str = "epd-operator"
@@ -84,7 +84,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
     raw = environ.get("EPD_WATCH_NAMESPACE", "")
     namespaces = tuple(sorted({part.strip() for part in raw.split(",") if part.strip()}))
     faults += [
-        f"EPD_WATCH_NAMESPACE: {name!r} is no namespace name: give names separated by commas, or nothing for all"
+        f"EPD_WATCH_NAMESPACE: {name!r} is not a namespace name: give names separated by commas, or nothing for all"
         for name in namespaces
         if not NAMESPACE.fullmatch(name)
     ]
@@ -92,7 +92,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
     rdma_resource = environ.get("EPD_RDMA_RESOURCE") or RDMA_RESOURCE
     if not RESOURCE.fullmatch(rdma_resource):
         faults.append(
-            f"EPD_RDMA_RESOURCE: {rdma_resource!r} is no extended resource: give prefix/name, such as {RDMA_RESOURCE}"
+            f"EPD_RDMA_RESOURCE: {rdma_resource!r} is not an extended resource: give prefix/name, "
+            f"such as {RDMA_RESOURCE}"
         )
 
     advisories: tuple[Advisory, ...] = ()
@@ -110,7 +111,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Config:
         return value
 
     config = Config(
-        scope=Scope(namespaces),
+        scope=WatchScope(namespaces),
         namespace=environ.get("POD_NAMESPACE") or "epd-system",
         identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}",
         lease=environ.get("EPD_LEASE_NAME") or "epd-operator",

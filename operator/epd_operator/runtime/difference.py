@@ -4,7 +4,7 @@ The tricky idea: `metadata.managedFields` tells which fields our last apply set,
 from us when anybody else changes its value. So "nothing to do" means three things at once: everything rendered is ours,
 everything ours is still rendered (otherwise a field was dropped from the plan and must be removed), and the values are
 equal. The same tree also tells atomic lists from lists with keys, so no schema is needed. Defaults that the server adds
-are in nobody's set and never count. Hence no hash annotation on the children.
+are in no manager's set and never count. Hence no hash annotation on the children.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens with news: into the cache, and the custom resource it concerns into the queue."""
+"""Watch events and lists: the object into the cache, the custom resource that it concerns into the queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from epd_operator.api.names import GROUP, KIND, LABEL_INSTANCE
 from epd_operator.runtime.cache import Cache, controller
-from epd_operator.runtime.scope import CUSTOM, Key
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """The one way into cache and queue, for watch events and lists alike."""
+    """The one way into cache and queue, for watch events and lists alike.
+
+    Args:
+        cache: Takes the objects.
+        queue: Takes the keys of the custom resources that they concern.
+    """
 
     def __init__(self, cache: Cache, queue: WorkQueue[Key]) -> None:
         self._cache = cache
         self._queue = queue
 
     def saw(self, kind: Kind, obj: Mapping[str, Any]) -> None:
-        """An object exists in this state; no news (such as the echo of our own write) wakes nobody."""
+        """An object exists in this state; an unchanged one (such as the echo of our own write) wakes nothing."""
         before = self._cache.get(kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         if self._cache.put(kind, obj):
-            self._wake(kind, obj, urgent=kind == CUSTOM and _wish(before) != _wish(obj))
+            self._wake(kind, obj, urgent=kind == CUSTOM and _intent(before) != _intent(obj))
             if before is not None and kind != CUSTOM and _owner(kind, before) != _owner(kind, obj):
                 self._wake(kind, before)
 
@@ -47,7 +52,7 @@ class Intake:
             self.lost(kind, obj)
 
     def all(self) -> None:
-        """Reconcile everything anew."""
+        """Reconcile everything again."""
         for key in self._cache.keys():  # noqa: SIM118 - not a mapping
             self._queue.add(key)
 
@@ -73,8 +78,8 @@ def _owner(kind: Kind, obj: Mapping[str, Any]) -> Key | None:
     return Key(namespace, instance) if instance else None
 
 
-def _wish(obj: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
-    """What the user said last: changes of it are acted on at once, also in the middle of a back-off."""
+def _intent(obj: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+    """What the user asked for last: its changes are acted on at once, even during a back-off."""
     if obj is None:
         return None
     metadata = obj["metadata"]

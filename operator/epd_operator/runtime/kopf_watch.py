@@ -1,4 +1,4 @@
-"""The edge to kopf, and the only module that imports it: watch streams, log-in and nothing else.
+"""Kopf's watch streams and log-in; the only module that imports it.
 
 No index, timer, daemon, change handler, finalizer, peering, webhook, event posting or resource scanning is used, so
 kopf writes nothing, and needs no permission beyond list and watch on what is named here.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import kopf
 from typing_extensions import override
 
-from epd_operator.runtime.scope import WATCHED, Scope, selector
+from epd_operator.runtime.watch_scope import WATCHED, WatchScope, selector
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -71,7 +71,7 @@ def registry(connection: Connection, intake: Intake, seen: Callable[[Kind, str],
     Args:
         connection: The shared session; renewed when kopf found its credentials refused.
         intake: Takes the news.
-        seen: Told kind and namespace of every event that was handled.
+        seen: Called with kind and namespace of every event that was handled.
     """
     result = kopf.OperatorRegistry()
     logins = 0
@@ -104,36 +104,38 @@ def _handler(kind: Kind, intake: Intake, seen: Callable[[Kind, str], None]) -> C
     return note
 
 
-class Stumbles(logging.Handler):
-    """Hears of events that kopf could not handle: it logs them, goes on with the next, and tells nobody.
+class HandlerFailures(logging.Handler):
+    """Notices events that kopf could not handle, from its log: kopf only logs them and goes on with the next.
 
     Args:
-        told: Given the words of each.
+        report: Called with the message of each.
     """
 
-    def __init__(self, reported: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__(logging.ERROR)
-        self._told = reported
+        self._report = report
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on."""
-        self._told(record.getMessage())
+        """Pass the message on."""
+        self._report(record.getMessage())
 
 
-class Edge:
+class KopfWatches:
     """Kopf, running inside our event loop.
 
     Args:
         handlers: See `registry`.
         scope: What is watched.
-        stumbled: Told of every event that could not be handled.
+        handler_failed: Called with the message of every event that could not be handled.
     """
 
-    def __init__(self, handlers: kopf.OperatorRegistry, scope: Scope, stumbled: Callable[[str], None]) -> None:
+    def __init__(
+        self, handlers: kopf.OperatorRegistry, scope: WatchScope, handler_failed: Callable[[str], None]
+    ) -> None:
         self._handlers = handlers
         self._scope = scope
-        self._stumbles = Stumbles(stumbled)
+        self._failures = HandlerFailures(handler_failed)
         self._stop = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
 
@@ -142,7 +144,7 @@ class Edge:
 
         Kopf installs its own signal handlers here; put yours back afterwards.
         """
-        logging.getLogger("kopf.objects").addHandler(self._stumbles)
+        logging.getLogger("kopf.objects").addHandler(self._failures)
         before = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=self._handlers,
@@ -161,4 +163,4 @@ class Edge:
         self._stop.set()
         logging.getLogger("kopf").setLevel(logging.CRITICAL)  # its streams end with errors, now that they may
         await asyncio.wait({self._run}, timeout=seconds)
-        logging.getLogger("kopf.objects").removeHandler(self._stumbles)
+        logging.getLogger("kopf.objects").removeHandler(self._failures)

@@ -63,12 +63,12 @@ class Sight:
         return (self.lease or {}).get("spec") or {}
 
     def refreshed(self, lease: Mapping[str, Any] | None, now: float) -> Sight:
-        """The sight after reading `lease`: its age starts anew only when the record changed."""
+        """The sight after reading `lease`: its age starts again only when the record changed."""
         fresh = replace(self, lease=lease)
         return fresh if lease is not None and fresh.spec == self.spec else replace(fresh, at=now)
 
     def free(self, identity: str, now: float) -> bool:
-        """Whether `identity` may take the lease: nobody's, its own, or unchanged for its whole duration."""
+        """Whether `identity` may take the lease: it is free, its own, or unchanged for its whole duration."""
         holder = self.spec.get("holderIdentity")
         if not holder or holder == identity:
             return True
@@ -88,7 +88,7 @@ class Election:
         identity: Who we are; must differ between processes, also between two runs of one pod.
         timing: See `Timing`.
         clock: Monotonic seconds.
-        changed: Told True on winning and False on losing or releasing.
+        changed: Called with True on winning, and with False on losing or releasing.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class Election:
 
     async def acquire(self) -> None:
         """Return when the lease is ours; errors are logged and tried again."""
-        message = None
+        logged = None
         while not await self._try():
             holder = self._sight.spec.get("holderIdentity")
-            if holder != message:
-                message = holder
+            if holder != logged:
+                logged = holder
                 log.info("standing by", extra={"holder": holder})
             await asyncio.sleep(self._timing.retry)
         self._changed(True)

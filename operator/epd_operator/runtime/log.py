@@ -23,7 +23,7 @@ def setup(form: Format, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    if level.upper() != "DEBUG":  # kopf tells about every event at INFO
+    if level.upper() != "DEBUG":  # kopf logs every event at INFO
         logging.getLogger("kopf").setLevel(logging.WARNING)
 
 

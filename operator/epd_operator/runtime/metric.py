@@ -86,7 +86,11 @@ class Metrics:
 
 
 class QueueMeter:
-    """client-go's workqueue metrics for our one queue."""
+    """client-go's workqueue metrics for our one queue.
+
+    Args:
+        registry: Takes the metrics.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._depth = Gauge("workqueue_depth", "Keys in line.", ["name"], registry=registry).labels(CONTROLLER)

@@ -2,7 +2,7 @@
 
 The order of leaving matters. On SIGTERM: no more keys, the workers finish, the lease is given back, and only then are
 the watches torn down; so the other replica starts at once and never beside a writer. When the lease is *lost* the
-process ends on the spot, in the middle of whatever it does.
+process ends on the spot, in the middle of its work.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from epd_operator.plan import Event, Settings
 from epd_operator.runtime import record
 from epd_operator.runtime.cache import Cache
 from epd_operator.runtime.intake import Intake
-from epd_operator.runtime.kopf_watch import Edge, registry
+from epd_operator.runtime.kopf_watch import KopfWatches, registry
 from epd_operator.runtime.leadership import Leadership
-from epd_operator.runtime.liveness import STANDBY_BOUND, Pulse
+from epd_operator.runtime.liveness import STANDBY_BOUND, Liveness
 from epd_operator.runtime.metric import CONTROLLER, Metrics
 from epd_operator.runtime.optional import OptionalWatch
 from epd_operator.runtime.probe import Server
 from epd_operator.runtime.queue import Closed, WorkQueue
 from epd_operator.runtime.reconciler import Reconciler
 from epd_operator.runtime.registrar import Poller, fetch
-from epd_operator.runtime.scope import CUSTOM, Key
 from epd_operator.runtime.sync import Sync
+from epd_operator.runtime.watch_scope import CUSTOM, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 10.0
-EDGE_SECONDS: Final = 5.0
+KOPF_SECONDS: Final = 5.0
 LAG_SECONDS: Final = 0.5
 CRD_SECONDS: Final = 2.0
 LOST: Final = 3
@@ -77,7 +77,7 @@ class Operator:
         self.metrics = Metrics()
         self.cache = Cache()
         self._queue: WorkQueue[Key] = WorkQueue(self.metrics.queue)
-        self._pulse = Pulse()
+        self._liveness = Liveness()
         self._connection = Connection(
             Credential(load),
             user_agent=config.user_agent,
@@ -87,8 +87,8 @@ class Operator:
         )
         self._cluster = HttpCluster(self._connection)
         self._intake = Intake(self.cache, self._queue)
-        self._sync = Sync(self._cluster, self._intake, self._pulse, config.scope, config.resync_seconds)
-        self._optional = OptionalWatch(self._cluster, self._intake, self._pulse, config.scope)
+        self._sync = Sync(self._cluster, self._intake, self._liveness, config.scope, config.resync_seconds)
+        self._optional = OptionalWatch(self._cluster, self._intake, self._liveness, config.scope)
         self._leadership = Leadership(
             config,
             load,
@@ -96,15 +96,19 @@ class Operator:
             changed=lambda leads: self.metrics.leader.labels(config.lease).set(leads),
             lost=self._lose,
         )
-        self._edge = Edge(registry(self._connection, self._intake, self._sync.beat), config.scope, self._pulse.stumbled)
+        self._kopf = KopfWatches(
+            registry(self._connection, self._intake, self._sync.event_handled),
+            config.scope,
+            self._liveness.handler_failed,
+        )
         self._leads = False
         self._stop = asyncio.Event()
         self.metrics.leader.labels(config.lease).set(0)
-        self.metrics.watch_ages(self._pulse.ages)
+        self.metrics.watch_ages(self._liveness.ages)
         self.metrics.conditions(self.cache.custom)
 
     async def run(self) -> int:
-        """Run until told to stop; returns the exit status."""
+        """Run until it is asked to stop; returns the exit status."""
         self._signals()
         probes, scrape = Server(self._config.probes_port), Server(self._config.metrics_port)
         probes.check("/healthz", self._ill)
@@ -173,7 +177,7 @@ class Operator:
         await asyncio.wait({work})
         await self._leadership.release()
         poller.close()
-        await self._edge.stop(EDGE_SECONDS)
+        await self._kopf.stop(KOPF_SECONDS)
         log.info("stopped")
 
     def _lose(self) -> None:
@@ -199,11 +203,11 @@ class Operator:
             record=self._post,
         )
         await self._wait_for_crd()
-        self._pulse.expect([*self._sync.streams(), *self._optional.streams(), LEASE.resource])
-        edge = await self._edge.start()
+        self._liveness.expect([*self._sync.streams(), *self._optional.streams(), LEASE.resource])
+        kopf_run = await self._kopf.start()
         self._signals()  # kopf has installed its own
         parts: list[Coroutine[Any, Any, None]] = [
-            self._until(edge),
+            self._until(kopf_run),
             self._sync.run(),
             self._sync.resync(),
             self._optional.run(),
@@ -214,10 +218,10 @@ class Operator:
             for part in parts:
                 group.create_task(part)
 
-    async def _until(self, edge: asyncio.Task[None]) -> None:
-        await asyncio.wait({edge})
-        if not self._stop.is_set() and not edge.cancelled():
-            raise RuntimeError("the watches ended") from edge.exception()
+    async def _until(self, kopf_run: asyncio.Task[None]) -> None:
+        await asyncio.wait({kopf_run})
+        if not self._stop.is_set() and not kopf_run.cancelled():
+            raise RuntimeError("the watches ended") from kopf_run.exception()
 
     async def _worker(self, reconciler: Reconciler) -> None:
         await self._sync.ready.wait()
@@ -268,14 +272,14 @@ class Operator:
         await record.post(self._cluster, custom, events, self._config.identity)
 
     async def _wait_for_crd(self) -> None:
-        message = False
+        warned = False
         while True:
             try:
                 await self._cluster.list(CUSTOM, self._config.scope.lists[0])
             except NotFound:
-                if not message:
+                if not warned:
                     log.warning("waiting for the CRD", extra={"crd": CUSTOM.resource})
-                message = True
+                warned = True
             except ApiError as error:
                 log.warning("custom resources cannot be listed", extra={"error": str(error)})
             else:
@@ -291,7 +295,7 @@ class Operator:
                 async for _ in self._cluster.watch(
                     LEASE, self._config.namespace, fields=fields, version=version, silence=self._config.timing.duration
                 ):
-                    self._pulse.beat(LEASE.resource)
+                    self._liveness.seen(LEASE.resource)
             except ApiError as error:
                 log.warning("watch on the lease ended", extra={"error": str(error)})
             await asyncio.sleep(self._config.timing.retry)
@@ -305,7 +309,7 @@ class Operator:
 
     def _ill(self) -> list[str]:
         if self._leads:
-            return self._pulse.faults(LEASE.resource)
+            return self._liveness.faults(LEASE.resource)
         silence = time.monotonic() - self._leadership.polled
         return [f"the lease could not be read for {silence:.0f} s"] if silence > STANDBY_BOUND else []
 

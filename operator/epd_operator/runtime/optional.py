@@ -13,12 +13,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from epd_operator.kube import ApiError, Cluster, NotFound
-from epd_operator.runtime.scope import OPTIONAL, Scope, selector
+from epd_operator.runtime.watch_scope import OPTIONAL, WatchScope, selector
 
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind
     from epd_operator.runtime.intake import Intake
-    from epd_operator.runtime.liveness import Pulse
+    from epd_operator.runtime.liveness import Liveness
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +27,19 @@ RETRY_SECONDS: Final = 1.0
 
 
 class OptionalWatch:
-    """Keeps the cache true for the kinds of `scope.OPTIONAL`.
+    """Keeps the cache true for the kinds of `watch_scope.OPTIONAL`.
 
     Args:
-        cluster: transport.
+        cluster: The API server.
         intake: Takes lists and events.
-        pulse: Told about every sign of life.
-        scope: namespaces.
+        liveness: Takes every sign of life.
+        scope: Namespaces to watch.
     """
 
-    def __init__(self, cluster: Cluster, intake: Intake, pulse: Pulse, scope: Scope) -> None:
+    def __init__(self, cluster: Cluster, intake: Intake, liveness: Liveness, scope: WatchScope) -> None:
         self._cluster = cluster
         self._intake = intake
-        self._pulse = pulse
+        self._liveness = liveness
         self._places = tuple((kind, namespace) for kind in OPTIONAL for namespace in scope.lists)
         self._unanswered = set(self._places)
         self._absent: set[tuple[Kind, str | None]] = set()
@@ -47,11 +47,11 @@ class OptionalWatch:
         """Set once the API server has listed, or disowned, each of them."""
 
     def streams(self) -> list[str]:
-        """Names of the watches, for `Pulse`."""
+        """Names of the watches, for `Liveness`."""
         return [_name(kind, namespace) for kind, namespace in self._places]
 
     async def run(self) -> None:
-        """Follow all of them for good."""
+        """Watch all of them; never returns."""
         async with asyncio.TaskGroup() as group:
             for kind, namespace in self._places:
                 group.create_task(self._follow(kind, namespace), name=f"watch of {_name(kind, namespace)}")
@@ -85,10 +85,10 @@ class OptionalWatch:
                 self._intake.lost(kind, obj)
             elif event != "BOOKMARK":
                 self._intake.saw(kind, obj)
-            self._pulse.beat(_name(kind, namespace))
+            self._liveness.seen(_name(kind, namespace))
 
     def _answered(self, kind: Kind, namespace: str | None) -> None:
-        self._pulse.beat(_name(kind, namespace))
+        self._liveness.seen(_name(kind, namespace))
         self._unanswered.discard((kind, namespace))
         if not self._unanswered:
             self.ready.set()

@@ -13,9 +13,9 @@ from typing import Final, Literal
 
 from epd_operator.api.names import GROUP, PLURAL
 from epd_operator.runtime.config import Config
-from epd_operator.runtime.scope import OWNED
+from epd_operator.runtime.watch_scope import OWNED
 
-Scope = Literal["watched", "own"]
+WatchScope = Literal["watched", "own"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Permission:
     verbs: tuple[str, ...]
     why: str
     names: tuple[str, ...] = ()
-    scope: Scope = "watched"
+    scope: WatchScope = "watched"
     implicit: tuple[str, ...] = ()
 
 

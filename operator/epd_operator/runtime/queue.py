@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 BASE_SECONDS: Final = 0.25
 LIMIT_SECONDS: Final = 120.0
 CALM_SECONDS: Final = 2.0
-"""Shortest pause between two tries of a failing key, whatever happens around it, unless its spec changes."""
+"""Shortest pause between two tries of a failing key, unless its spec changes."""
 
 
 GATHER_SECONDS: Final = 0.1

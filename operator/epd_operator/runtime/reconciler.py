@@ -28,7 +28,7 @@ from epd_operator.kube import (
 from epd_operator.plan import Event, Observed, Plan, Settings, plan
 from epd_operator.runtime.cache import Cache, Entry, controller
 from epd_operator.runtime.difference import differs, digest, owned, view
-from epd_operator.runtime.scope import CUSTOM, Key, kind_of
+from epd_operator.runtime.watch_scope import CUSTOM, Key, kind_of
 
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind
@@ -49,7 +49,7 @@ LEAVING_SECONDS: Final = 30.0
 """In a namespace that is going away everything of ours goes too: nothing is made, reported or tried in haste."""
 
 REPAIR: Final = f"{MANAGER}-repair"
-"""Field manager of the one write that is no server-side apply, so that its traces can be told apart."""
+"""Field manager of the one write that is not a server-side apply, so that its traces can be recognized."""
 
 Planner = Callable[[Mapping[str, Any], Observed, Settings], Plan]
 
@@ -79,7 +79,7 @@ class Memory:
         settled: Per child, digest of what was applied and of what the server made of it, where the two differ for
             good (an admission plug-in rewrites a field); such an object is applied again only when one of them changes.
         verified: Per child, resourceVersion and digest of the plan's object that were found to agree: most events leave
-            most children as they were, and telling so anew is the dearest part of a reconciliation.
+            most children as they were, and comparing them again is the most expensive part of a reconciliation.
     """
 
     uid: str = ""
@@ -95,7 +95,7 @@ class Outcome:
     """What the worker does with the key next.
 
     Attributes:
-        result: Controller-runtime's word: success, requeue, requeue_after or error.
+        result: Controller-runtime's name for it: success, requeue, requeue_after or error.
         after: Seconds until the next look, or None.
     """
 
@@ -117,11 +117,11 @@ class Reconciler:
     """Makes the cluster hold what `plan` says.
 
     Args:
-        cluster: transport.
+        cluster: The API server.
         cache: What is known; written through.
         routers: Registrar documents.
         settings: Release settings for the plan.
-        applied: Told about every write with kind and outcome.
+        applied: Called with kind and outcome of every write.
         record: Posts Events.
         planner: `plan`, or a stand-in.
         clock: Monotonic seconds.
@@ -294,7 +294,7 @@ class Reconciler:
                 continue
             try:
                 answer = await self._cluster.delete(kind, namespace, ref.name, uid=ref.uid)
-            except (NotFound, Conflict):  # gone already, or a namesake took its place: the watch tells
+            except (NotFound, Conflict):  # gone already, or a namesake took its place: the watch will report it
                 continue
             if answer.get("kind") == ref.kind:  # waits for a finalizer
                 self._cache.put(kind, answer)

@@ -23,7 +23,7 @@ NOTE_LIMIT: Final = 1024
 
 
 async def post(cluster: Cluster, custom: Mapping[str, Any], events: Iterable[Event], identity: str) -> None:
-    """Create the Events; a failure is logged and forgotten, because status already tells the same."""
+    """Create the Events; a failure is logged and forgotten, because the status says the same."""
     for event in events:
         try:
             await cluster.create(EVENT, body(custom, event, identity, datetime.now(UTC)))

@@ -16,7 +16,7 @@ from epd_operator.runtime.difference import digest
 
 if TYPE_CHECKING:
     from epd_operator.runtime.cache import Cache
-    from epd_operator.runtime.scope import Key
+    from epd_operator.runtime.watch_scope import Key
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Fetch = Callable[[str], Any]
 
 @dataclass
 class _Router:
-    """The last word of one registrar."""
+    """The last report of one registrar."""
 
     document: dict[str, Any]
     misses: int = 0

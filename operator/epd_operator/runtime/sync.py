@@ -1,9 +1,9 @@
 """Complete lists: before the first reconciliation, after every list that kopf makes, and every ten minutes.
 
-The tricky idea: kopf tells its handlers what it sees, never what it no longer sees. After a broken watch it lists anew
-and objects deleted in between just do not come up. So whenever kopf has begun a list, we list the same collection once
-more, at the same or a later resourceVersion: what is missing in ours is gone for good. The very first such round is the
-barrier that the workers wait for.
+The tricky idea: kopf tells its handlers what it sees, never what it no longer sees. After a broken watch it lists
+again, and objects deleted in between just do not appear. So whenever kopf has begun a list, we list the same
+collection once more, at the same or a later resourceVersion: what is missing in ours is gone for good. The very first
+such round is the barrier that the workers wait for.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import random
 from typing import TYPE_CHECKING
 
 from epd_operator.kube import ApiError, Cluster
-from epd_operator.runtime.scope import WATCHED, Scope, selector
+from epd_operator.runtime.watch_scope import WATCHED, WatchScope, selector
 
 if TYPE_CHECKING:
     from epd_operator.kube.kind import Kind
     from epd_operator.runtime.intake import Intake
-    from epd_operator.runtime.liveness import Pulse
+    from epd_operator.runtime.liveness import Liveness
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +30,17 @@ class Sync:
     """Keeps the cache complete.
 
     Args:
-        cluster: transport.
+        cluster: The API server.
         intake: Takes the lists.
-        pulse: Told about kopf's streams.
-        scope: namespaces.
+        liveness: Takes the signs of life of kopf's streams.
+        scope: Namespaces to watch.
         every: Seconds between two complete rounds; 10 % of jitter is added.
     """
 
-    def __init__(self, cluster: Cluster, intake: Intake, pulse: Pulse, scope: Scope, every: float) -> None:
+    def __init__(self, cluster: Cluster, intake: Intake, liveness: Liveness, scope: WatchScope, every: float) -> None:
         self._cluster = cluster
         self._intake = intake
-        self._pulse = pulse
+        self._liveness = liveness
         self._every = every
         self._paths = {kind.path(namespace): (kind, namespace) for kind in WATCHED for namespace in scope.lists}
         self._missing = set(self._paths.values())
@@ -50,26 +50,26 @@ class Sync:
         """Set once every collection has been listed."""
 
     def streams(self) -> list[str]:
-        """Names of the watches, for `Pulse`."""
+        """Names of the watches, for `Liveness`."""
         return [_name(kind, namespace) for kind, namespace in self._paths.values()]
 
-    def beat(self, kind: Kind, namespace: str) -> None:
+    def event_handled(self, kind: Kind, namespace: str) -> None:
         """An event from the watch on `kind` was handled."""
-        self._pulse.handled()
+        self._liveness.handled()
         place = (kind, namespace) if (kind, namespace) in self._paths.values() else (kind, None)
-        self._pulse.beat(_name(*place))
+        self._liveness.seen(_name(*place))
 
     def answered(self, path: str, watch: bool) -> None:
         """Kopf's list or watch of `path` was answered."""
         place = self._paths.get(path)
         if place is None:
             return
-        self._pulse.beat(_name(*place))
+        self._liveness.seen(_name(*place))
         if not watch:
             self._want(place)
 
     async def run(self) -> None:
-        """List what is wanted, one collection at a time, for good."""
+        """List what is wanted, one collection at a time; never returns."""
         while True:
             place = await self._wanted.get()
             self._queued.discard(place)

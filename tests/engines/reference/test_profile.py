@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_operator import api
-from epd_operator.engines import Context, Profile, lookup
+from epd_operator.engines import CommandInputs, Profile, lookup
 from epd_operator.engines.reference.profile import REFERENCE
 from epd_operator.engines.validation import validate
 from epd_workers.reference.serving.options import FLAGS
@@ -61,7 +61,7 @@ def test_a_plain_spec_has_no_faults() -> None:
     [
         (
             {"page-sise": 64},
-            ("spec.roles.prefill.args.page-sise = 64: is no flag of 0.1: did you mean page-size?"),
+            ("spec.roles.prefill.args.page-sise = 64: unknown flag in 0.1: did you mean page-size?"),
         ),
         (
             {"--page-size": 64},
@@ -92,13 +92,13 @@ def test_a_bad_flag_is_refused_with_its_way_out(args: dict[str, Any], message: s
 
 def test_an_unknown_flag_with_no_near_name_is_to_be_removed() -> None:
     assert faults({"decode": {"args": {"zzzz": 1}}}) == [
-        "spec.roles.decode.args.zzzz = 1: is no flag of 0.1: remove it"
+        "spec.roles.decode.args.zzzz = 1: unknown flag in 0.1: remove it"
     ]
 
 
 def test_flags_of_other_roles_are_unknown_to_the_encoder() -> None:
     (actual,) = faults({"encode": {"args": {"page-size": 64}}})
-    assert actual.startswith("spec.roles.encode.args.page-size = 64: is no flag of 0.1")
+    assert actual.startswith("spec.roles.encode.args.page-size = 64: unknown flag in 0.1")
 
 
 def test_identity_flags_must_agree_as_they_resolve() -> None:
@@ -167,8 +167,8 @@ def effective_args(role: Any, whole: Spec, grace: int = 60) -> dict[str, Any]:
     return REFERENCE.derived_args(role, whole, grace)
 
 
-def context(model_path: str | None, args: dict[str, Any]) -> Context:
-    return Context({}, "cpu", "toy", model_path, 9000, args, "00ff")
+def context(model_path: str | None, args: dict[str, Any]) -> CommandInputs:
+    return CommandInputs({}, "cpu", "toy", model_path, 9000, args, "00ff")
 
 
 @pytest.mark.parametrize("role", REFERENCE.roles)

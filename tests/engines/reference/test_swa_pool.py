@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from epd_operator import api
 from epd_operator.api import names
-from epd_operator.engines import Context, lookup
+from epd_operator.engines import CommandInputs, lookup
 from epd_operator.engines.effective import effective
 from epd_operator.engines.reference import swa_pool
 from epd_operator.engines.reference.profile import REFERENCE
@@ -64,7 +64,7 @@ def options(role: names.RoleName, whole: dict[str, Any]) -> Any:
     """What the engine reads from the command line of a role's pods."""
     parsed = api.parse(whole)
     actual = effective(parsed, REFERENCE)
-    context = Context(
+    context = CommandInputs(
         document={},
         platform="cpu",
         served_name=actual.served_name,

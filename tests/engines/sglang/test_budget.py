@@ -142,6 +142,6 @@ def test_deepep_v2(line: str, room: str | None, rules: set[str]) -> None:
 
 def test_a_finding_says_how_much_room_is_needed() -> None:
     (finding,) = judged("--moe-a2a-backend mori").errors
-    assert "8192 tokens a rank, and MoRI sets 4096 aside" in finding.says
+    assert "8192 tokens a rank, and MoRI reserves 4096" in finding.says
     assert "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK to 8192" in finding.fix
     assert [side.field for side in finding.sides][-1] == "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"

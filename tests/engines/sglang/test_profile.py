@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from epd_operator import api
-from epd_operator.engines import Context, lookup
+from epd_operator.engines import CommandInputs, lookup
 from epd_operator.engines.sglang.catalogue import REFUSED_IN_ARGS
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.profile import SGLANG
@@ -32,7 +32,7 @@ def spec(prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = 
 
 
 def command(role: Any, document: dict[str, Any], args: dict[str, Any] | None = None, nodes: int = 1) -> list[str]:
-    context = Context(
+    context = CommandInputs(
         document={"metadata": {"name": "demo"}, **document},
         platform="cuda-sm90",
         served_name="demo",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_operator.api import parse
-from epd_operator.engines import Context, lookup
+from epd_operator.engines import CommandInputs, lookup
 from epd_operator.engines.sglang.namespace import DIGITS
 from epd_operator.engines.sglang.storage import TAG
 from epd_operator.rules import commandline
@@ -54,7 +54,7 @@ def flags(document: dict[str, Any], role: Any = "prefill") -> dict[str, Any]:
     written = parsed.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     engine = parsed.spec.engine
     profile = lookup("SGLang", engine.version)
-    context = Context(
+    context = CommandInputs(
         document={**written, "metadata": {"name": parsed.metadata.name}},
         platform=engine.platform or "",
         served_name="demo",

@@ -11,9 +11,9 @@ from typing_extensions import override
 from epd_operator.rules.finding import Finding
 from epd_operator.rules.judgement import Judgement
 from tools.differential import comparison, environment
+from tools.differential.answer_cache import AnswerCache
 from tools.differential.comparison import compare, disagreements
 from tools.differential.generator import PLATFORMS, Case, case, cases
-from tools.differential.notebook import Notebook
 from tools.differential.oracle import Answer, Oracle
 from tools.differential.shrinking import shrink_all
 from tools.differential.vocabulary import ALIASES, COMPANIONS, ENV, FLAGS, RECIPES, RISKY, RISKY_ON, THEMES
@@ -118,8 +118,8 @@ def test_answers_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     slow = replace(LONG, platform="slow")
     first, later = Counting(), Counting()
-    assert [answer.accepted for answer in Notebook(first).ask([LONG, LONG, slow])] == [True, True, None]
-    assert [answer.accepted for answer in Notebook(later).ask([slow, LONG])] == [None, True]
+    assert [answer.accepted for answer in AnswerCache(first).ask([LONG, LONG, slow])] == [True, True, None]
+    assert [answer.accepted for answer in AnswerCache(later).ask([slow, LONG])] == [None, True]
     assert (first.asked, later.asked) == (2, 1)
 
 

@@ -17,8 +17,8 @@ from tools.differential.comparison import VERSION
 from tools.mutation.experiment import Effect
 from tools.mutation.mutant import ValueMutant, changes, mutants, rule_mutants, show, through
 from tools.mutation.record import BOUNDARIES, recorded, rows
+from tools.mutation.recorded_case import SGLANG
 from tools.mutation.score import Scorer
-from tools.mutation.subject import SGLANG
 
 SAMPLE = 400
 ENOUGH = 0.9
@@ -30,35 +30,35 @@ def scorer() -> Scorer:
 
 
 def test_nothing_recorded_fails_without_a_mutant(scorer: Scorer) -> None:
-    laboratory = scorer.laboratory
-    failing = [one.name for one in recorded() if Effect(one, frozenset(), laboratory.broken(one), {}).noticed]
+    experiment = scorer.experiment
+    failing = [one.name for one in recorded() if Effect(one, frozenset(), experiment.broken(one), {}).noticed]
     assert failing == []
 
 
 def test_settings_are_as_recorded() -> None:
-    for stand in recorded():
-        if stand.settings:
-            (role,) = stand.judged
-            ours = {value.name: value.value(stand.processes[role]) for value in SGLANG.resolved}
-            assert {name: ours[name] for name in stand.settings if name in ours} == {
-                name: value for name, value in stand.settings.items() if name in ours
-            }, stand.name
+    for recording in recorded():
+        if recording.settings:
+            (role,) = recording.judged
+            ours = {value.name: value.value(recording.processes[role]) for value in SGLANG.resolved}
+            assert {name: ours[name] for name in recording.settings if name in ours} == {
+                name: value for name, value in recording.settings.items() if name in ours
+            }, recording.name
 
 
 def test_stands_find_what_the_judgement_finds() -> None:
-    """Guards the laboratory: it must judge as users are judged."""
-    by_name = {stand.name: stand for stand in recorded()}
+    """Guards the experiment: it must judge as users are judged."""
+    by_name = {recording.name: recording for recording in recorded()}
     for case in field_cases():
         if case.name in by_name:
-            stand = by_name[case.name]
-            actual = {(one.rule, one.severity) for one in stand.constant}
-            actual |= {(one.rule, one.severity) for one in map(stand.finding_of, stand.broken(SGLANG.rules))}
+            recording = by_name[case.name]
+            actual = {(one.rule, one.severity) for one in recording.constant}
+            actual |= {(one.rule, one.severity) for one in map(recording.finding_of, recording.broken(SGLANG.rules))}
             judged = {(finding.rule, finding.severity) for finding in validate(case.document).findings}
             assert actual == judged, case.name
     for row in rows(BOUNDARIES)[::20]:
         judgement = validate_command_line(VERSION, row["platform"], row["argv"], row["env"], config=row.get("config"))
-        stand = by_name[row["id"]]
-        rules = {one.rule for one in stand.constant} | {rule.id for rule in stand.broken(SGLANG.rules)}
+        recording = by_name[row["id"]]
+        rules = {one.rule for one in recording.constant} | {rule.id for rule in recording.broken(SGLANG.rules)}
         assert rules == {finding.rule for finding in judgement.findings}, row["id"]
 
 
@@ -93,8 +93,8 @@ def test_a_wrong_value_reaches_the_rules_that_go_by_it() -> None:
     rule = Rule("a-rule", outer > 4, (outer,), "a", "b", "c")
     mutant = through(ValueMutant("", inner, Const(9, "int")), rule)
     assert show(mutant.rule.when) == "(outer' > 4)"
-    stand = recorded()[0]
-    process = next(iter(stand.processes.values()))
+    recording = recorded()[0]
+    process = next(iter(recording.processes.values()))
     assert not rule.when.value(process) or process.args.get("tp-size", 1) != 2
     assert mutant.rule.when.value(process)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT, SWA_POOL_FILE, SWA_POOL_FOLDER, RoleName
 from epd_operator.engines.profile import (
     REPLAY_REPORT,
-    Context,
+    CommandInputs,
     DefaultResources,
     Facts,
     Hardware,
@@ -18,6 +18,7 @@ from epd_operator.engines.profile import (
 )
 from epd_operator.engines.shared import DEFAULT_MEMORY
 from epd_operator.rules.flag import Catalogue, FlagSpec
+from epd_operator.rules.owner import Declaration, Fact, Field, Fixed, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +113,7 @@ _PREFILL: Final = (
         choices=_SWITCH,
         default="on",
         identity=True,
-        owner="spec.roles.prefill.decoderReplay",
+        owner=Field("spec.roles.prefill.decoderReplay"),
         help="run the decoder half on the last 128 rows of each chunk only",
     ),
     FlagSpec(
@@ -120,37 +121,39 @@ _PREFILL: Final = (
         choices=_SWITCH,
         default="off",
         identity=True,
-        owner="spec.roles.prefill.encoderReplay",
+        owner=Field("spec.roles.prefill.encoderReplay"),
         help="rebuild the encoder half's windows of a prefix hit from its last 128 rows",
     ),
 )
 _OWNED: Final = (
-    FlagSpec("role", owner="the place under spec.roles sets it", help="which role the process plays"),
-    FlagSpec("host", owner="engine pods always listen on their own address", help="address to listen on"),
-    FlagSpec("port", type="int", owner=f"it is always {HTTP_PORT}", help="port to listen on"),
-    FlagSpec("served-model-name", owner="spec.model.servedName", help="name that clients send"),
-    FlagSpec("model-path", owner="spec.model.path", help="directory of the checkpoint"),
-    FlagSpec("bootstrap-port", type="int", owner="spec.transfer.bootstrapPort", help="port of the bootstrap server"),
+    FlagSpec("role", owner=Place(), help="which role the process plays"),
+    FlagSpec("host", owner=Fact("engine pods always listen on their own address"), help="address to listen on"),
+    FlagSpec("port", type="int", owner=Fixed(f"always {HTTP_PORT}"), help="port to listen on"),
+    FlagSpec("served-model-name", owner=Field("spec.model.servedName"), help="name that clients send"),
+    FlagSpec("model-path", owner=Field("spec.model.path"), help="directory of the checkpoint"),
+    FlagSpec(
+        "bootstrap-port", type="int", owner=Field("spec.transfer.bootstrapPort"), help="port of the bootstrap server"
+    ),
     FlagSpec(
         "encoder-bootstrap-port",
         type="int",
-        owner=f"it is always {ENCODER_PORT}",
+        owner=Fixed(f"always {ENCODER_PORT}"),
         help="port of encoder registration",
     ),
-    FlagSpec("advertise-host", owner="it is always the pod's address", help="address that peers dial"),
-    FlagSpec("layout-key", owner="it is the compatibility key of the set", help="what peers must share"),
+    FlagSpec("advertise-host", owner=Fixed("always the pod's address"), help="address that peers dial"),
+    FlagSpec("layout-key", owner=Fixed("the compatibility key of the set"), help="what peers must share"),
     FlagSpec(
         "drain-timeout",
         type="float",
-        owner="spec.roles.<role>.pod.terminationGracePeriodSeconds",
+        owner=Field("spec.roles.<role>.pod.terminationGracePeriodSeconds"),
         help="seconds that requests may go on after SIGTERM",
     ),
 )
 _KEEPING: Final = (
-    FlagSpec("swa-pool-config", owner="spec.swaPool", help="file that says where the pool of windows is"),
+    FlagSpec("swa-pool-config", owner=Field("spec.swaPool"), help="file that says where the pool of windows is"),
     FlagSpec(
         "tenant",
-        owner="it is the namespace and the name of the deployment",
+        owner=Fixed("the namespace and the name of the deployment"),
         help="whose windows and stored pages are used; others' are not found",
     ),
 )
@@ -158,18 +161,18 @@ _KEEPING: Final = (
 _FOLLOWING: Final = (
     FlagSpec(
         "decoder-replay-preset",
-        owner="spec.roles.prefill.args.decoder-replay-preset",
+        owner=Field("spec.roles.prefill.args.decoder-replay-preset"),
         help="the preset of its prefill pods, which says which layers a window has",
     ),
     FlagSpec(
         "decoder-replay",
-        owner="spec.roles.prefill.decoderReplay",
+        owner=Field("spec.roles.prefill.decoderReplay"),
         help="what its prefill pods do, which says which layers a window has",
     ),
 )
 # Prefill and decode read the same prompt: one that takes images and one that refuses them must never be paired.
 _VISION: Final = FlagSpec(
-    "vision", default="remote", identity=True, owner="spec.roles.encode", help="where images are encoded"
+    "vision", default="remote", identity=True, owner=Declaration("encode"), help="where images are encoded"
 )
 
 
@@ -198,20 +201,20 @@ def _followed(prefill: PrefillRole) -> dict[str, Any]:
     return {flag.name: given[flag.name] for flag in _FOLLOWING if flag.name in given}
 
 
-def _options(role: RoleName, context: Context) -> dict[str, Any]:
+def _options(role: RoleName, inputs: CommandInputs) -> dict[str, Any]:
     return {
-        **context.args,
+        **inputs.args,
         "role": role,
         "host": "0.0.0.0",
         "port": HTTP_PORT,
         "advertise-host": "$(POD_IP)",
-        "served-model-name": context.served_name,
-        "bootstrap-port": context.bootstrap_port,
+        "served-model-name": inputs.served_name,
+        "bootstrap-port": inputs.bootstrap_port,
         "encoder-bootstrap-port": ENCODER_PORT,
-        "model-path": context.model_path,
-        "layout-key": context.layout_key,
-        "tenant": None if role == "encode" else context.tenant or None,
-        "swa-pool-config": f"{SWA_POOL_FOLDER}/{SWA_POOL_FILE}" if context.pool else None,
+        "model-path": inputs.model_path,
+        "layout-key": inputs.layout_key,
+        "tenant": None if role == "encode" else inputs.tenant or None,
+        "swa-pool-config": f"{SWA_POOL_FOLDER}/{SWA_POOL_FILE}" if inputs.pool else None,
     }
 
 

@@ -93,7 +93,7 @@ _REPLAY_RULES: Final = (
         id="reference-prefix-cache-idle",
         when=every(CACHE == "on", KEPT < WINDOW, ~ENCODER_ON),
         sides=(CACHE, KEPT, ENCODER_FIELD),
-        says="a cached beginning is of use only with the window of 128 tokens at its end, which is neither kept nor "
+        says="a cached prefix is useful only with the window of 128 tokens at its end, which is neither kept nor "
         "rebuilt",
         fix="raise window-cache-tokens to 128 or more, or turn encoder replay on",
         source=SOURCE,

@@ -1,4 +1,4 @@
-"""What the Reference engine needs of a pool of windows, and of a folder for pages; what both are of no use without."""
+"""What the Reference engine needs of a pool of windows and of a folder for pages, and what makes them useless."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ _USE_RULES: Final = (
         id="reference-pool-prefix-cache",
         when=EXISTS & (CACHE == "off"),
         sides=(MODE, CACHE),
-        says="a window is of use only behind a beginning whose pages are cached, so without a prefix cache the pool "
-        "would never be asked",
+        says="a window is useful only after a prefix whose pages are cached, so without a prefix cache the pool would "
+        "never be asked",
         fix="set prefix-cache to on, or mode to Disabled",
         source=_SOURCE,
         roles=("prefill",),

@@ -1,7 +1,7 @@
 """What a prefill and a decode server must agree on before they exchange pages.
 
 The engine finds out at the first contact, and then the decode server dies. Everything is compared as the engine
-resolves it, so that a value which is left out on one side is no hiding place.
+resolves it, so that leaving a value out on one side hides nothing.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ _HANDSHAKES: Final = (
         id="pair-decode-cp",
         when=at("decode", ATTN_CP_SIZE) > 1,
         sides=(at("decode", ATTN_CP_SIZE),),
-        says=f"decode takes no attention context parallelism under PD: {_DIES}",
+        says=f"decode does not support attention context parallelism under PD: {_DIES}",
         fix="remove attn-cp-size and enable-prefill-cp from decode",
         source=_HANDSHAKE,
         roles=(),

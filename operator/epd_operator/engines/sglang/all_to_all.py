@@ -109,7 +109,7 @@ _EXCHANGE: Final = (
         id="flashinfer-exchange-runner",
         when=every(_IS_FLASHINFER, ~RUNNER_BACKEND.isin(_EXCHANGED_RUNNERS)),
         sides=(A2A_BACKEND, RUNNER_BACKEND),
-        says="the flashinfer exchange feeds a runner that is named: flashinfer_cutlass, flashinfer_cutedsl, "
+        says="the flashinfer exchange needs an explicit runner: flashinfer_cutlass, flashinfer_cutedsl, "
         "flashinfer_trtllm, flashinfer_trtllm_routed or deep_gemm",
         fix="set moe-runner-backend to deep_gemm or flashinfer_trtllm_routed",
         source=f"{_MOE}, handle_a2a_moe",
@@ -128,8 +128,7 @@ _EXCHANGE: Final = (
         ),
         sides=(_DISPATCH, QUANTIZATION, env("SGLANG_MOE_NVFP4_DISPATCH")),
         says="the tokens' format on the wire follows the quantization: nvfp4 needs modelopt_fp4, mxfp8 needs mxfp8, "
-        "and the "
-        "variable SGLANG_MOE_NVFP4_DISPATCH says it a second time",
+        "and the variable SGLANG_MOE_NVFP4_DISPATCH repeats it",
         fix="set flashinfer-a2a-dispatch-type to bf16 or auto, and unset the variable",
         source=f"{_MOE}, handle_flashinfer_a2a_dispatch_type",
         decided_by="moe_hook.handle_flashinfer_a2a_dispatch_type",
@@ -171,7 +170,7 @@ _EXCHANGE: Final = (
         id="flashinfer-megamoe-experts",
         when=every(_IS_FUSED, ~FP4_EXPERTS, ~(QUANTIZATION == "modelopt_fp4"), ~(IS_ONLINE & W4A16)),
         sides=(A2A_BACKEND, env("SGLANG_DSV4_FP4_EXPERTS")),
-        says="flashinfer_megamoe computes FP4 experts, and this variable says that they are not",
+        says="flashinfer_megamoe computes FP4 experts, and this variable says that they are not FP4",
         fix="unset SGLANG_DSV4_FP4_EXPERTS",
         source=f"{_MOE}, validate_flashinfer_megamoe_model",
         decided_by="moe_hook.validate_flashinfer_megamoe_model",
@@ -239,7 +238,8 @@ _EXCHANGE: Final = (
             ),
         ),
         sides=(A2A_BACKEND, *_OVERLAPS, written("enforce-shared-experts-fusion"), written("deepep-v2-mode"), NNODES),
-        says="DeepEP v2 knows neither batch overlap nor fused shared experts, and its direct mode stays within a node",
+        says="DeepEP v2 supports neither batch overlap nor fused shared experts, and its direct mode stays within a "
+        "node",
         fix="remove enable-two-batch-overlap, enable-single-batch-overlap and enforce-shared-experts-fusion; set "
         "deepep-v2-mode: hybrid across nodes",
         source=f"{_MOE}, handle_a2a_moe",

@@ -1,6 +1,6 @@
 """Attention: which back ends run, in what KV dtype and page size, and what each of them cannot do.
 
-The tricky idea: DeepSeek-V4.1 is always served by the back end `dsv4`, whatever `--attention-backend` says, and
+The tricky idea: DeepSeek-V4.1 is always served by the back end `dsv4`, regardless of `--attention-backend`, and
 `--dsv4-attn-backend` picks the kernels inside it. Only the two per-phase flags, given alike, replace `dsv4` later on;
 by then the features of the model were judged with it.
 """
@@ -136,7 +136,7 @@ PAGE_SIZE: Final = named(
     _DECODE,
     _PREFILL,
 )
-"""Tokens a page: 256 whatever `--page-size` says, unless a per-phase back end insists on its own.
+"""Tokens a page: 256 regardless of `--page-size`, unless a per-phase back end insists on its own.
 
 Source: SGLang 0.5.23, arg_groups/model_overrides/deepseek_v4.py and overrides.py."""
 
@@ -250,10 +250,11 @@ _LAYOUTS: Final = (
         id="kv-layout-unknown",
         when=_LAYOUT_UNKNOWN,
         sides=(_LAYOUT,),
-        says="pages are laid out as v4, v41, v41_new or auto; the engine looks after the weights are loaded, and stops",
+        says="pages are laid out as v4, v41, v41_new or auto; the engine checks it only after the weights are loaded, "
+        "and stops",
         fix="set SGLANG_DSV4_KV_LAYOUT to one of these, or remove it",
         source=_POOL,
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -264,10 +265,10 @@ _LAYOUTS: Final = (
         ),
         sides=(env("SGLANG_DSV4_COMPRESSED_KV_LAYOUT"), KV_LAYOUT),
         says="compressed pages are laid out as auto, fp8 or, beside the main layouts v41 and v41_new, fp4; the engine "
-        "looks after the weights are loaded, and stops",
+        "checks it only after the weights are loaded, and stops",
         fix="set SGLANG_DSV4_COMPRESSED_KV_LAYOUT to auto or fp8, or remove it",
         source=_POOL,
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -275,10 +276,10 @@ _LAYOUTS: Final = (
         when=_LAYOUT_UNREAD,
         sides=(_LAYOUT, DSV4_ATTN_BACKEND, PLATFORM),
         says="the packed layout {layout} is read by FlashMLA on SM100 and, v41 only, by aiter on gfx950; the engine "
-        "looks after the weights are loaded, and stops",
+        "checks it only after the weights are loaded, and stops",
         fix="remove SGLANG_DSV4_KV_LAYOUT, or set it to auto",
         source=_POOL,
-        hole=True,
+        operator_only=True,
         overridable=True,
         shows={"layout": _LAYOUT_ASKED},
     ),

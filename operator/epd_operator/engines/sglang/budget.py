@@ -102,7 +102,7 @@ _MEGAMOE: Final = (
         id="megamoe-chunking",
         when=every(_IS_MEGA, IS_CUDA, ~IS_DECODE, some(CHUNK_SIZE <= 0, _CHUNK_SHARE <= 0, ATTN_CP_SIZE == 0)),
         sides=(A2A_BACKEND, CHUNK_SIZE, ATTN_CP_SIZE),
-        says="MegaMoE sets room for a rank's share of one prefill chunk aside, and there is no chunk, or nobody to "
+        says="MegaMoE reserves room for a rank's share of one prefill chunk, and there is no chunk, or no rank to "
         "share it",
         fix="set chunked-prefill-size to at least attn-dp-size pages, and attn-cp-size to 1 or more",
         source=f"{_MEGA}, validate_mega_moe_token_budget",
@@ -112,7 +112,7 @@ _MEGAMOE: Final = (
         id="megamoe-prefill-room",
         when=every(_IS_MEGA, IS_CUDA, ~IS_DECODE, MEGA_PREFILL_TOKENS > _MEGA_ROOM),
         sides=(A2A_BACKEND, MEGA_PREFILL_TOKENS, _MEGA_ROOM),
-        says="a prefill step needs room for {needed} tokens a rank, and MegaMoE sets {room} aside",
+        says="a prefill step needs room for {needed} tokens a rank, and MegaMoE reserves {room}",
         fix="set SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK to {needed} or more, or lower "
         "chunked-prefill-size",
         source=f"{_MEGA}, validate_mega_moe_token_budget",
@@ -123,7 +123,7 @@ _MEGAMOE: Final = (
         id="megamoe-decode-room",
         when=every(_IS_MEGA, IS_CUDA, ~IS_PREFILL, MEGA_DECODE_TOKENS > _MEGA_ROOM),
         sides=(A2A_BACKEND, MEGA_DECODE_TOKENS, _MEGA_ROOM),
-        says="the largest decode step needs room for {needed} tokens a rank, and MegaMoE sets {room} aside",
+        says="the largest decode step needs room for {needed} tokens a rank, and MegaMoE reserves {room}",
         fix="set SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK to {needed} or more, or lower "
         "cuda-graph-max-bs-decode or max-running-requests",
         source=f"{_MEGA}, validate_mega_moe_token_budget",
@@ -143,8 +143,8 @@ _MEGAMOE: Final = (
         id="megamoe-rocm-decode-room",
         when=every(_IS_FLYDSL, some(ATTN_CP_SIZE > 1, _FLYDSL_TOKENS > _FLYDSL_DECODE)),
         sides=(_FLYDSL_DECODE, _FLYDSL_TOKENS, ATTN_CP_SIZE),
-        says="the separate room for decode steps, {room} tokens a rank, must hold {needed} and goes without attention "
-        "context parallelism",
+        says="the separate room for decode steps, {room} tokens a rank, must hold {needed} and does not work with "
+        "attention context parallelism",
         fix="unset SGLANG_AMD_FLYDSL_MEGA_MOE_DECODE_MTPR, or lower max-running-requests",
         source=f"{_MEGA}, validate_flydsl_decode_capacity",
         decided_by="mega_moe_hook.validate_flydsl_decode_capacity",
@@ -216,7 +216,7 @@ _OTHERS: Final = (
         id="mori-room",
         when=every(A2A_BACKEND == "mori", _CHUNKS_PREFILL, CHUNK_SIZE > _MORI_ROOM),
         sides=(A2A_BACKEND, CHUNK_SIZE, _MORI_ROOM),
-        says="a prefill step needs room for {needed} tokens a rank, and MoRI sets {room} aside",
+        says="a prefill step needs room for {needed} tokens a rank, and MoRI reserves {room}",
         fix="set SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK to {needed} or more, or lower chunked-prefill-size",
         source=f"{_MOE}, handle_a2a_moe",
         decided_by="moe_hook.handle_a2a_moe",
@@ -226,7 +226,7 @@ _OTHERS: Final = (
         id="pplx-room",
         when=every(A2A_BACKEND == "pplx", _CHUNKS_PREFILL, _PPLX_TOKENS > _PPLX_ROOM),
         sides=(A2A_BACKEND, _PPLX_TOKENS, _PPLX_ROOM),
-        says="a step needs room for {needed} tokens a rank, and pplx sets {room} aside",
+        says="a step needs room for {needed} tokens a rank, and pplx reserves {room}",
         fix="set SGLANG_PPLX_NUM_MAX_DISPATCH_TOKENS_PER_RANK to {needed} or more, or lower chunked-prefill-size",
         source=f"{_MOE}, handle_a2a_moe",
         decided_by="moe_hook.handle_a2a_moe",
@@ -236,7 +236,7 @@ _OTHERS: Final = (
         id="flashinfer-chunking",
         when=every(_IS_FLASHINFER, ~IS_DECODE, CHUNK_SIZE <= 0),
         sides=(A2A_BACKEND, CHUNK_SIZE),
-        says="the flashinfer exchange sets room for one prefill chunk aside, and there is no chunk",
+        says="the flashinfer exchange reserves room for one prefill chunk, and there is no chunk",
         fix="set chunked-prefill-size above 0",
         source=f"{_MOE}, validate_flashinfer_a2a_token_budget",
         decided_by=_IN_FLASHINFER,
@@ -245,7 +245,7 @@ _OTHERS: Final = (
         id="flashinfer-room",
         when=every(_IS_FLASHINFER, _FLASHINFER_TOKENS > _FLASHINFER_ROOM),
         sides=(A2A_BACKEND, _FLASHINFER_TOKENS, _FLASHINFER_ROOM),
-        says="the largest step needs room for {needed} tokens a rank, and the flashinfer exchange sets {room} aside",
+        says="the largest step needs room for {needed} tokens a rank, and the flashinfer exchange reserves {room}",
         fix="set SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK to {needed} or more, or lower chunked-prefill-size "
         "or "
         "the graphs' largest batches",
@@ -257,7 +257,7 @@ _OTHERS: Final = (
         id="deepep-v2-room",
         when=every(_IS_V2, _V2_TOKENS > _V2_ROOM),
         sides=(A2A_BACKEND, _V2_TOKENS, _V2_ROOM),
-        says="the largest step needs room for {needed} tokens a rank, and DeepEP v2 sets {room} aside",
+        says="the largest step needs room for {needed} tokens a rank, and DeepEP v2 reserves {room}",
         fix="set SGLANG_DEEPEP_V2_NUM_MAX_DISPATCH_TOKENS_PER_RANK to {needed} or more, or lower chunked-prefill-size "
         "or "
         "max-running-requests",

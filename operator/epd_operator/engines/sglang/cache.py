@@ -161,7 +161,7 @@ _RADIX: Final = (
         when=written("swa-full-tokens-ratio").given
         & ~((written("swa-full-tokens-ratio") > 0.0) & (written("swa-full-tokens-ratio") <= 1.0)),
         sides=(written("swa-full-tokens-ratio"),),
-        says="the sliding-window pool has more than none and at most all of the tokens of the full pool",
+        says="the sliding-window pool holds more than 0 and at most all of the tokens of the full pool",
         fix="set a number above 0 and up to 1, or leave swa-full-tokens-ratio out",
         source=_SOURCE,
         decided_by=_COMPATIBLE,
@@ -194,7 +194,7 @@ _RADIX: Final = (
         sides=(written("enable-lmcache"), *RADIX_CACHE_SIDES, written("enable-hierarchical-cache")),
         says="LMCache works on aggregated servers with a radix cache, and without hierarchical cache, external linker, "
         "speculative decoding, attention DP, DCP, streaming sessions or buffer_only host memory",
-        fix="remove enable-lmcache, or what it cannot go with",
+        fix="remove enable-lmcache, or what it does not work with",
         source=_SOURCE,
         decided_by=_COMPATIBLE,
         roles=ROLES,
@@ -225,9 +225,8 @@ _POOLS: Final = (
             flag("enable-hisparse"),
         ),
         sides=(written("prefill-only-disable-kv-cache"), written("chunked-prefill-size"), _RADIX_OFF_BY_ROLE),
-        says="a server without KV pages only embeds: it needs is-embedding, chunked-prefill-size -1, "
-        "disable-radix-cache, "
-        "and no FP4 or MXFP8 pages, context parallelism or HiSparse",
+        says="a server without KV pages can only embed: it needs is-embedding, chunked-prefill-size -1, "
+        "disable-radix-cache, and no FP4 or MXFP8 pages, context parallelism or HiSparse",
         fix="remove prefill-only-disable-kv-cache",
         source=_SOURCE,
         decided_by="kv_cache_hook.validate_prefill_only_disable_kv_cache_args",
@@ -266,7 +265,7 @@ _POOLS: Final = (
             ~(flag("mamba-backend") == "triton"),
         ),
         sides=(written("enable-unified-memory"), PREFILL_ATTENTION_BACKEND, DECODE_ATTENTION_BACKEND),
-        says="unified memory is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
+        says="unified memory does not support the attention back end dsv4, on which DeepSeek-V4.1 runs",
         fix="remove enable-unified-memory",
         source=_SOURCE,
         decided_by="kv_cache_hook.handle_page_major_kv_layout",
@@ -298,7 +297,7 @@ _POOLS: Final = (
         & SPECULATES
         & (~PREFILL_ATTENTION_BACKEND.isin(_VERIFY_BACKENDS) | ~DECODE_ATTENTION_BACKEND.isin(_VERIFY_BACKENDS)),
         sides=(written("enable-unified-memory"), written("speculative-algorithm"), PREFILL_ATTENTION_BACKEND),
-        says="drafts in unified memory are verified by some attention back ends only, and dsv4 is none of them",
+        says="drafts in unified memory are verified by some attention back ends only, and dsv4 is not one of them",
         fix="remove enable-unified-memory or speculative-algorithm",
         source=_SOURCE,
         decided_by="kv_cache_hook._assert_spec_verify_backends",
@@ -308,7 +307,8 @@ _POOLS: Final = (
         id="unified-memory-dcp",
         when=_UNIFIED_MEMORY & (flag("dcp-size") > 1),
         sides=(written("enable-unified-memory"), written("dcp-size")),
-        says="unified memory with decode context parallelism is for MLA models, and DeepSeek-V4.1 counts as none",
+        says="unified memory with decode context parallelism is for MLA models, and DeepSeek-V4.1 does not count as "
+        "one",
         fix="remove enable-unified-memory or set dcp-size: 1",
         source=_SOURCE,
         decided_by="kv_cache_hook._validate_unified_memory_dcp",
@@ -361,7 +361,7 @@ _SHARD_RULES: Final = (
         id="kv-sharding-attention",
         when=_SHARDING & ~(PREFILL_ATTENTION_BACKEND == "fa3"),
         sides=(written("enable-kv-cache-sharding"), PREFILL_ATTENTION_BACKEND),
-        says="KV sharding is not written for the attention back end dsv4, on which DeepSeek-V4.1 runs",
+        says="KV sharding does not support the attention back end dsv4, on which DeepSeek-V4.1 runs",
         fix="remove enable-kv-cache-sharding",
         source=_SHARDS,
         decided_by="kv_shard_hook.validate_kv_shard_attention_backend",

@@ -34,13 +34,13 @@ def _largest(text: Value, key: str) -> Value:
 
 
 def _uncountable(text: Value, phase: str) -> Value:
-    """Whether `--cuda-graph-config` gives a largest size that is no whole number, and no list to use instead."""
+    """Whether `--cuda-graph-config` gives a largest size that is not a whole number, and no list to use instead."""
     result = settings(text, phase)
     return result.get("bs") is None and not isinstance(result.get("max_bs", 0), int | None)
 
 
 def _without_largest(text: Value) -> Value:
-    """Whether `--cuda-graph-config` gives decode sizes among which there is no largest."""
+    """Whether `--cuda-graph-config` gives decode sizes without a largest one."""
     sizes = settings(text, "decode").get("bs")
     try:
         return sizes is not None and max(sizes) is None

@@ -5,9 +5,9 @@ number of values, and the roles where it does something (E encode, P prefill, D 
 names none). To make it again for another release, install that release, build `argparse.ArgumentParser()`, hand it to
 `sglang.srt.server_args.ServerArgs.add_cli_args`, and write down what each entry of `parser._actions` says.
 
-The two commits before the release are told by difference. Known of both: decoder replay is a plain switch there, off
-unless given (commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py). Everything else is inferred: their parsers were not
-read, and the flags of 0.5.23 stand in for theirs.
+The two commits before the release are described by their differences. Known of both: decoder replay is a plain switch
+there, off unless given (commit 006cbb66, srt/arg_groups/deepseek_v4_hook.py). Everything else is inferred: their
+parsers were not read, and the flags of 0.5.23 stand in for theirs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api.names import HTTP_PORT
 from epd_operator.rules.flag import Catalogue, FlagRole, FlagSpec
+from epd_operator.rules.owner import Declaration, Fact, Field, Fixed, Place
 from epd_operator.rules.version import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from epd_operator.rules.owner import Owner
 
 _RELEASE: Final = "0.5.23"
 _REPLAY: Final = "enable-decoder-swa-bounded-replay"
@@ -31,25 +34,25 @@ _ROLES: Final[Mapping[str, FlagRole]] = {"E": "encode", "P": "prefill", "D": "de
 _EVERYWHERE_ELSE: Final = "PDA"
 """Roles of a flag that was not looked into: the encoder server reads few flags, so encode needs a mark of its own."""
 
-_NODES: Final = "spec.roles.<role>.nodes"
-_ENCODE: Final = "spec.roles.encode"
-_PLAIN_HTTP: Final = "engine pods always serve plain HTTP to the router"
+_NODES: Final = Field("spec.roles.<role>.nodes")
+_ENCODE: Final = Declaration("encode")
+_PLAIN_HTTP: Final = Fact("engine pods always serve plain HTTP to the router")
 # The router checks what clients present; a key among the flags would be plain text.
-_KEYS: Final = "spec.router.apiKeySecret"
+_KEYS: Final = Field("spec.router.apiKeySecret")
 
-REFUSED_IN_ARGS: Final[Mapping[str, str]] = {
-    "host": "it is always 0.0.0.0",
-    "port": f"it is always {HTTP_PORT}",
-    "disaggregation-mode": "the place under spec.roles sets it",
-    "disaggregation-transfer-backend": "spec.transfer.backend",
-    "disaggregation-bootstrap-port": "spec.transfer.bootstrapPort",
-    "disaggregation-enable-kv-checksum": "spec.transfer.checksum",
-    "model-path": "spec.model.path",
-    "revision": "spec.model.revision",
-    "served-model-name": "spec.model.servedName",
-    _REPLAY: "spec.roles.prefill.decoderReplay",
-    "enable-encoder-swa-bounded-replay": "spec.roles.prefill.encoderReplay",
-    "enable-metrics": "metrics are always on",
+REFUSED_IN_ARGS: Final[Mapping[str, Owner]] = {
+    "host": Fixed("always 0.0.0.0"),
+    "port": Fixed(f"always {HTTP_PORT}"),
+    "disaggregation-mode": Place(),
+    "disaggregation-transfer-backend": Field("spec.transfer.backend"),
+    "disaggregation-bootstrap-port": Field("spec.transfer.bootstrapPort"),
+    "disaggregation-enable-kv-checksum": Field("spec.transfer.checksum"),
+    "model-path": Field("spec.model.path"),
+    "revision": Field("spec.model.revision"),
+    "served-model-name": Field("spec.model.servedName"),
+    _REPLAY: Field("spec.roles.prefill.decoderReplay"),
+    "enable-encoder-swa-bounded-replay": Field("spec.roles.prefill.encoderReplay"),
+    "enable-metrics": Fact("metrics are always on"),
     "nnodes": _NODES,
     "node-rank": _NODES,
     "dist-init-addr": _NODES,
@@ -58,11 +61,11 @@ REFUSED_IN_ARGS: Final[Mapping[str, str]] = {
     "encoder-urls": _ENCODE,
     "encoder-register-urls": _ENCODE,
     "encoder-bootstrap-port": _ENCODE,
-    "device": "spec.engine.platform",
+    "device": Field("spec.engine.platform"),
     "api-key": _KEYS,
     "admin-api-key": _KEYS,
     # These would defeat what the operator checks or relies on.
-    "config": "a file could set any flag past every check, so write its flags here",
+    "config": Fact("a file could set any flag past every check, so write its flags here"),
     "ssl-keyfile": _PLAIN_HTTP,
     "ssl-certfile": _PLAIN_HTTP,
     "ssl-ca-certs": _PLAIN_HTTP,
@@ -70,11 +73,11 @@ REFUSED_IN_ARGS: Final[Mapping[str, str]] = {
     "enable-ssl-refresh": _PLAIN_HTTP,
     "smg-grpc-mode": _PLAIN_HTTP,
     "grpc-mode": _PLAIN_HTTP,
-    "is-embedding": "the router sends requests for text, and an embedding server answers none",
-    "use-ray": "Kubernetes starts the processes of an engine, and no pod has a Ray cluster",
-    "base-gpu-id": "a pod sees only its own GPUs, numbered from 0",
+    "is-embedding": Fact("the router sends requests for text, and an embedding server answers none"),
+    "use-ray": Fact("Kubernetes starts the processes of an engine, and no pod has a Ray cluster"),
+    "base-gpu-id": Fact("a pod sees only its own GPUs, numbered from 0"),
 }
-"""Flags that `spec.roles.X.args` must not hold, each with the field that sets it or a clause that says what does."""
+"""Flags that `spec.roles.X.args` must not hold, each with what sets it or rules it out."""
 
 _CP_STRATEGY: Final = "set cp-strategy: interleave (was round-robin-split) or zigzag (was in-seq-split)"
 _PREFILL_CP: Final = "set enable-prefill-cp: true with cp-strategy: interleave"

@@ -61,7 +61,7 @@ RULES: Final = (
         "after the weights are loaded",
         fix="set mem-fraction-static to a number such as 0.85, or leave it out",
         source=f"{_MEMORY}, handle_gpu_memory_settings: no check",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -72,7 +72,7 @@ RULES: Final = (
         "weights are loaded",
         fix="set each of these to 1 or more, or leave it out",
         source="SGLang 0.5.23, srt/arg_groups: no check (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
 )

@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from epd_operator.api.names import RoleName
-    from epd_operator.engines.profile import Context
+    from epd_operator.engines.profile import CommandInputs
 
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
 
-def options(version: str) -> Callable[[RoleName, Context], Mapping[str, Any]]:
+def options(version: str) -> Callable[[RoleName, CommandInputs], Mapping[str, Any]]:
     """What gives every flag of a pod of this version."""
 
-    def every(role: RoleName, context: Context) -> dict[str, Any]:
+    def every(role: RoleName, inputs: CommandInputs) -> dict[str, Any]:
         process = Process(
             role,
-            context.platform,
+            inputs.platform,
             rank(version),
-            context.args,
+            inputs.args,
             {},
             CHECKPOINT,
             OWNED,
-            context.document,
+            inputs.document,
         )
         owned = {name: expression.value(process) for name, expression in OWNED.items()}
-        tag = namespace(version, context.platform, role, context.tenant, context.document)
-        return {**context.args, **owned, **configured(process, tag), **(_group() if context.nodes > 1 else {})}
+        tag = namespace(version, inputs.platform, role, inputs.tenant, inputs.document)
+        return {**inputs.args, **owned, **configured(process, tag), **(_group() if inputs.nodes > 1 else {})}
 
     return every
 

@@ -46,7 +46,7 @@ _DCP: Final = (
         id="decode-cp-without-pipeline",
         when=every(IS_SM100, DCP_SIZE > 1, ~written("dcp-comm-backend").given, PP_SIZE == 0),
         sides=(DCP_SIZE, PP_SIZE),
-        says="divides the nodes by no pipeline stages to choose how decode context parallelism communicates",
+        says="divides the nodes by zero pipeline stages to choose how decode context parallelism communicates",
         fix="set pp-size to 1 or leave it out",
         source="SGLang 0.5.23, srt/utils/common.py, is_fi_a2a_supported",
         decided_by="common.is_fi_a2a_supported",
@@ -59,7 +59,7 @@ _DCP: Final = (
         "groups",
         fix="set dcp-size to a divisor of tp-size, or leave it out",
         source="SGLang 0.5.23, srt/distributed/parallel_state.py (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
         shows={"tp": TP_SIZE, "dcp": DCP_SIZE},
     ),
@@ -166,7 +166,7 @@ _PREFILL_CP: Final = (
         "that they are spread over",
         fix="set nodes to 1, or remove enable-prefill-cp",
         source=f"{_V4}, validate_deepseek_v4_cp; sgl-project/sglang#40161",
-        hole=True,
+        operator_only=True,
         overridable=True,
         shows={"nodes": NNODES},
     ),
@@ -195,7 +195,7 @@ _CP: Final = (
             ~written("rl-on-policy-target").given,
         ),
         sides=(written("enable-aiter-allreduce-fusion"), ATTN_CP_SIZE, MOE_DP_SIZE),
-        says="aiter's fused all-reduce does not know context parallelism or data parallelism of the experts",
+        says="aiter's fused all-reduce does not support context parallelism or data parallelism of the experts",
         fix="remove enable-aiter-allreduce-fusion",
         source=f"{_PARALLEL}, handle_context_parallelism",
         decided_by="parallel_hook.handle_context_parallelism",
@@ -223,8 +223,7 @@ _CP: Final = (
         ),
         sides=(MOE_DP_SIZE, EP_SIZE_ASKED, TP_SIZE, PP_SIZE),
         says="expert data parallelism splits the {tp} tensor-parallel ranks evenly, fills them together with ep-size "
-        "when "
-        "that is above 1, and goes without pipeline parallelism",
+        "when that is above 1, and does not work with pipeline parallelism",
         fix="remove moe-dp-size, or set ep-size to tp-size / moe-dp-size",
         source=f"{_PARALLEL}, handle_context_parallelism",
         decided_by="parallel_hook.handle_context_parallelism",
@@ -256,7 +255,7 @@ _DWDP: Final = (
         id="dwdp-on-decode",
         when=IS_DWDP & IS_DECODE,
         sides=(written("dwdp-size"), MODE),
-        says="weights distributed over data-parallel ranks would be fetched anew for every token that a decode server "
+        says="weights distributed over data-parallel ranks would be fetched again for every token that a decode server "
         "makes",
         fix="remove dwdp-size; it belongs on the prefill role",
         source=f"{_PARALLEL}, handle_dwdp",
@@ -280,9 +279,8 @@ _DWDP: Final = (
             PP_SIZE,
             written("enable-two-batch-overlap"),
         ),
-        says="weights distributed over data-parallel ranks go with no expert rebalancing, speculation, pipeline "
-        "parallelism "
-        "or two-batch overlap",
+        says="weights distributed over data-parallel ranks do not work with expert rebalancing, speculation, pipeline "
+        "parallelism or two-batch overlap",
         fix="remove dwdp-size, or each of the others",
         source=f"{_PARALLEL}, handle_dwdp",
         decided_by="parallel_hook.handle_dwdp",
@@ -291,7 +289,7 @@ _DWDP: Final = (
         id="dwdp-aggregated",
         when=IS_DWDP & ~IS_DECODE & ~IS_PREFILL,
         sides=(written("dwdp-size"), MODE),
-        says="weights distributed over data-parallel ranks are fetched anew for every token that this server decodes",
+        says="weights distributed over data-parallel ranks are fetched again for every token that this server decodes",
         fix="use it on the prefill role only",
         source=f"{_PARALLEL}, handle_dwdp",
         severity="warning",

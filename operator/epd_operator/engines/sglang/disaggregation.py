@@ -121,11 +121,11 @@ _PLUMBING: Final = (
         id="decode-allocation-window",
         when=every(PREFILL_COMPLETE, ~_NOT_AFTER_PREFILL, model_of("model_type", "str").isin(_WITHOUT_TIER)),
         sides=(_POLICY,),
-        says="prefill_complete moves no pages of a sliding window, which DeepSeek-V4.1 has; the engine looks after the "
-        "weights are loaded, and stops",
+        says="prefill_complete moves no pages of a sliding window, which DeepSeek-V4.1 has; the engine checks it only "
+        "after the weights are loaded, and stops",
         fix=_EARLY,
         source="SGLang 0.5.23, disaggregation/common/conn.py (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(
@@ -149,7 +149,7 @@ _PLUMBING: Final = (
             written("enable-pd-role-switch"),
             written("enable-hisparse"),
         ),
-        says="host receive on decode knows neither HiSparse nor role switching",
+        says="host receive on decode supports neither HiSparse nor role switching",
         fix="remove enable-pd-role-switch and enable-hisparse, or leave the threshold at 1",
         source=_SOURCE,
         decided_by=_DECIDES,
@@ -211,7 +211,7 @@ _PLUMBING: Final = (
         fix="remove SGLANG_RUST_SERVER from prefill",
         source=_SOURCE,
         roles=("prefill",),
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(

@@ -90,7 +90,7 @@ _JOINING: Final = (
             ~flag("eplb-algorithm").isin(("auto", "elasticity_aware", "elasticity_aware_hierarchical")),
         ),
         sides=(_BACKEND, written("eplb-algorithm")),
-        says="ranks that come and go need a rebalancing that knows of them",
+        says="ranks that come and go need a rebalancing algorithm that supports them",
         fix="remove eplb-algorithm, or set it to elasticity_aware",
         source=_ELASTIC,
         decided_by=_IN_ELASTIC,
@@ -99,7 +99,7 @@ _JOINING: Final = (
         id="elastic-without-pipeline",
         when=_BACKEND.given & ~(PP_SIZE == 1),
         sides=(_BACKEND, PP_SIZE),
-        says="elastic expert parallelism goes without pipeline parallelism",
+        says="elastic expert parallelism does not work with pipeline parallelism",
         fix="set pp-size to 1",
         source=_ELASTIC,
         decided_by=_IN_ELASTIC,
@@ -138,9 +138,8 @@ _JOINING: Final = (
             _LARGEST <= 0,
         ),
         sides=(_JOIN, written("node-rank"), written("elastic-ep-join-rank-offset"), _LARGEST),
-        says="a group that joins has node rank 1 and an offset above 0, the size that it joins; nobody else has an "
-        "offset; "
-        "the largest size is above 0",
+        says="a group that joins has node rank 1 and an offset above 0, the size that it joins; no other group has an "
+        "offset; the largest size is above 0",
         fix="remove elastic-ep-join-mode and elastic-ep-join-rank-offset, and give max-ep-size only above 0; a server "
         "that "
         "joins is started by a command line of its own, with elastic-ep-join-mode scale, node-rank 1 and the offset",
@@ -160,8 +159,7 @@ _JOINING: Final = (
         ),
         sides=(_INITIAL, TP_SIZE, _LARGEST),
         says="the initial size belongs to a deployment that can grow beyond tp-size: the first group's is its own "
-        "tp-size, "
-        "a joining group's is at most the offset that it joins at, and what comes out is at most max-ep-size",
+        "tp-size, a joining group's is at most the offset that it joins at, and the result is at most max-ep-size",
         fix="remove elastic-ep-initial-size, or set it to the first group's tp-size",
         source=_ELASTIC,
         decided_by=_IN_ELASTIC,

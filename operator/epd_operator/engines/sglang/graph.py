@@ -1,7 +1,7 @@
 """CUDA graphs of prefill and decode: which back end each phase ends up with.
 
 The tricky idea: three ways to say it are ranked, `--cuda-graph-config` before `--cuda-graph-backend-*` before the
-switches that turn graphs off, and whatever was said stays: only a phase that nobody spoke of follows the model and the
+switches that turn graphs off, and what was set stays: only a phase that nothing sets follows the model and the
 role. For DeepSeek-V4.1 that means no prefill graph unless someone asks for one.
 """
 
@@ -35,7 +35,7 @@ _OFF: Final = flag("disable-cuda-graph") | IS_DWDP
 
 
 def settings(text: Value, phase: str) -> Mapping[str, Any]:
-    """What `--cuda-graph-config` says of a phase, `prefill` or `decode`; nothing when it is no such JSON."""
+    """What `--cuda-graph-config` says of a phase, `prefill` or `decode`; nothing when it is not such JSON."""
     try:
         phases = json.loads(str(text))
     except (ValueError, RecursionError):
@@ -48,7 +48,7 @@ _LONGEST: Final = "max_context_size"
 
 
 def _backend_in(text: Value, phase: str) -> Value:
-    """The back end named for a phase; a value that is no text as JSON, which no back end is called."""
+    """The back end named for a phase; a value other than a string as JSON, which names no back end."""
     message = settings(text, phase)
     if "backend" not in message:
         return None
@@ -56,7 +56,7 @@ def _backend_in(text: Value, phase: str) -> Value:
 
 
 def _context_in(text: Value) -> Value:
-    """Longest context of the prefill graph in tokens, before it is rounded up to pages; 0 when it is no number."""
+    """Longest context of the prefill graph in tokens, before it is rounded up to pages; 0 when it is not a number."""
     asked = settings(text, "prefill").get(_LONGEST)
     if asked is None or isinstance(asked, int):
         return None if asked is None else int(asked)
@@ -73,8 +73,8 @@ _IN_CONFIG: Final[Mapping[str, Expr]] = {
 }
 
 
-def _said(phase: str) -> Expr:
-    """What the user asked of a phase; absent when nothing."""
+def _requested(phase: str) -> Expr:
+    """The back end that the user requested for a phase; absent when none."""
     named_backend = written(f"cuda-graph-backend-{phase}")
     switched_off = _OFF | flag(f"disable-{phase}-cuda-graph")
     return when(
@@ -90,9 +90,11 @@ def _settles(phase: str) -> tuple[Expr, ...]:
     return tuple(written(name) for name in names)
 
 
-_PREFILL_SAID: Final = _said("prefill")
-_DECODE_SAID: Final = _said("decode")
-PREFILL_GRAPH: Final = named("cuda_graph_prefill_configured", _PREFILL_SAID.otherwise("disabled"), *_settles("prefill"))
+_PREFILL_REQUESTED: Final = _requested("prefill")
+_DECODE_REQUESTED: Final = _requested("decode")
+PREFILL_GRAPH: Final = named(
+    "cuda_graph_prefill_configured", _PREFILL_REQUESTED.otherwise("disabled"), *_settles("prefill")
+)
 """Prefill back end while the features of the model are judged."""
 PREFILL_GRAPH_PLACE: Final = when(
     _IN_CONFIG["prefill"].given, "prefill.backend in cuda-graph-config", "cuda-graph-backend-prefill"
@@ -102,7 +104,9 @@ DECODE_GRAPH_PLACE: Final = when(
     _IN_CONFIG["decode"].given, "decode.backend in cuda-graph-config", "cuda-graph-backend-decode"
 )
 DECODE_GRAPH: Final = named(
-    "cuda_graph_decode_configured", _DECODE_SAID.otherwise(when(IS_PREFILL, "disabled", "full")), *_settles("decode")
+    "cuda_graph_decode_configured",
+    _DECODE_REQUESTED.otherwise(when(IS_PREFILL, "disabled", "full")),
+    *_settles("decode"),
 )
 """Decode back end at the same time; a prefill pod has none unless one is asked for."""
 

@@ -144,7 +144,7 @@ _OWN_LINKER: Final = (_LINKER_BACKEND == "dynamic") & (
 _LINKER_RULES: Final = (
     Rule(
         id="linker-config-object",
-        when=_about_config("whether the linker configuration is no object", _not_an_object),
+        when=_about_config("whether the linker configuration is not an object", _not_an_object),
         sides=(_LINKER_CONFIG,),
         says="the external linker is configured by a JSON object",
         fix="set unified-cache-external-linker-config to a JSON object, or leave it out",
@@ -262,7 +262,8 @@ _HICACHE_RULES: Final = (
         id="hicache-dcp",
         when=HOST_POOL & _HICACHE & (flag("dcp-size") > 1),
         sides=(written("enable-hierarchical-cache"), written("dcp-size")),
-        says="a hierarchical cache with decode context parallelism is for MLA models, and DeepSeek-V4.1 counts as none",
+        says="a hierarchical cache with decode context parallelism is for MLA models, and DeepSeek-V4.1 does not count "
+        "as one",
         fix="remove enable-hierarchical-cache or set dcp-size: 1",
         source=_SOURCE,
         decided_by="hicache_hook.resolve_hicache_dcp_compatibility",

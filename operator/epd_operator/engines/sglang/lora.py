@@ -48,8 +48,8 @@ RULES: Final = (
             contains(_MODULES, "all") & (size(_MODULES) > 1),
         ),
         sides=(ENABLE_LORA, written("lora-paths"), written("max-lora-rank"), _MODULES),
-        says="without a first adapter the engine must know max-lora-rank and lora-target-modules, where all stands "
-        "alone",
+        says="without a first adapter the engine must know max-lora-rank and lora-target-modules, in which all must be "
+        "the only entry",
         fix="set lora-paths, or max-lora-rank and lora-target-modules",
         source=_SOURCE,
         decided_by=_CHECK,

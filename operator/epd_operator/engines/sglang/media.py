@@ -45,7 +45,7 @@ def _media_config_fault(text: Value) -> bool:
 
 
 def _domain_fault(domains: Value) -> str | None:
-    """The first allowed media domain that is no bare host name; None when all are."""
+    """The first allowed media domain that is not a bare host name; None when all are."""
     for domain in domains if isinstance(domains, list | tuple) else ():
         if not isinstance(domain, str) or not _is_host(domain):
             return str(domain)
@@ -78,7 +78,7 @@ RULES: Final = (
         id="image-processor-conflict",
         when=flag("disable-fast-image-processor") & ~flag("image-processor-backend").isin(("auto", "pil")),
         sides=(written("disable-fast-image-processor"), written("image-processor-backend")),
-        says="the switch of older releases means the pil back end and cannot go with another",
+        says="the switch of older releases selects the pil back end and cannot be combined with another",
         fix="remove disable-fast-image-processor",
         source=_SOURCE,
         decided_by="serving_hook.handle_deprecated_args",
@@ -125,7 +125,7 @@ RULES: Final = (
         id="media-domain-name",
         when=_DOMAIN_FAULT.given,
         sides=(written("allowed-media-domains"),),
-        says="{domain} is no bare host name: no scheme, port or path is allowed",
+        says="{domain} is not a bare host name: no scheme, port or path is allowed",
         fix="write the host name alone, such as images.example.com",
         source="SGLang 0.5.23, utils/common.py",
         decided_by="common._normalize_media_domain",

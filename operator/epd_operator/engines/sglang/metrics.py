@@ -25,19 +25,19 @@ _HEADER: Final = flag("tokenizer-metrics-custom-labels-header")
 
 
 def _bucket_fault(*rules: Value) -> bool:
-    """Whether one of two lists of words describes no buckets."""
+    """Whether one of two lists of arguments does not describe buckets."""
     return any(not _are_buckets(list(rule)) for rule in rules if isinstance(rule, list | tuple) and rule)
 
 
-def _are_buckets(words: list[Any]) -> bool:
+def _are_buckets(buckets: list[Any]) -> bool:
     try:
-        match words:
+        match buckets:
             case ["tse", middle, base, count]:
                 return float(base) > 1 and int(count) > 0 and float(middle) > 0
             case ["default"]:
                 return True
             case ["custom", _, *_]:
-                numbers = [float(word) for word in words[1:]]
+                numbers = [float(boundary) for boundary in buckets[1:]]
                 return len(set(numbers)) == len(numbers) and all(number >= 0 for number in numbers)
             case _:
                 return False
@@ -103,7 +103,7 @@ def _publish_fault(endpoint: Value, events: Value, ranks: Value) -> str | None:
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict) or not all(_fits(name, value) for name, value in config.items()):
-        return "kv-events-config is no JSON object whose fields have their types"
+        return "kv-events-config is not a JSON object with fields of the right types"
     source = config.get("endpoint", "tcp://*:5557")
     if config.get("publisher", "null") == "null" or not source:
         return "kv-events-config names no publisher (zmq) or no endpoint"
@@ -151,7 +151,7 @@ RULES: Final = (
     Rule(
         id="token-buckets",
         when=Opaque(
-            "whether words describe histogram buckets",
+            "whether the arguments describe histogram buckets",
             _bucket_fault,
             (written("prompt-tokens-buckets"), written("generation-tokens-buckets")),
             "bool",
@@ -179,7 +179,7 @@ RULES: Final = (
         id="metrics-file-folder",
         when=some(flag("export-metrics-to-file") & ~written("export-metrics-to-file-dir").given),
         sides=(written("export-metrics-to-file"), written("export-metrics-to-file-dir")),
-        says="metrics are to be written into files of a folder that is not named",
+        says="metrics are exported to files, and no folder for them is set",
         fix="set export-metrics-to-file-dir",
         source=_SOURCE,
         decided_by=_CHECK,

@@ -1,4 +1,4 @@
-"""DeepSeek-V4.1 as a whole: what the engine cannot do with this model, whatever else is set."""
+"""DeepSeek-V4.1 as a whole: what the engine cannot do with this model under any flags."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _LAYOUT: Final = env("SGLANG_HACK_FLASHMLA_BACKEND")
 _MAMBA: Final = written("mamba-radix-cache-strategy")
 
 
-def _lacks(feature: str, name: str, words: str) -> Rule:
+def _lacks(feature: str, name: str, label: str) -> Rule:
     """DeepSeek-V4.1 does not have a feature that one flag turns on."""
     return Rule(
         id=f"model-{feature}",
         when=IS_V41 & flag(name),
         sides=(written(name),),
-        says=f"DeepSeek-V4.1 has no {words}",
+        says=f"DeepSeek-V4.1 has no {label}",
         fix=f"remove {name}",
         source=_SOURCE,
         decided_by=_FEATURES,

@@ -194,7 +194,7 @@ _RUNNERS: Final = (
         "and fails while it builds the groups",
         fix="set ep-size to a divisor of tp-size, or leave it out",
         source="SGLang 0.5.23, srt/distributed/parallel_state.py (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
         shows={"tp": TP_SIZE, "ep": EP_SIZE},
     ),

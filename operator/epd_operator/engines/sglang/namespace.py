@@ -1,7 +1,7 @@
 """The name under which a deployment keeps pages in a storage that others may use, too.
 
 The tricky idea: what SGLang calls a stored page says which tokens were read, and nothing of the weights, the engine or
-the layout of its bytes; one layout is then read as another without a word. The name made here differs wherever the
+the layout of its bytes; one layout is then read as another without an error. The name made here differs wherever the
 bytes may, so that the other one's page is simply not there.
 """
 

@@ -62,7 +62,7 @@ ENABLE_DP_LM_HEAD: Final = named(
     every(~((DP_SIZE * ATTN_DP_SIZE == 1) & ~SCALE_JOINER), flag("enable-dp-lm-head") | IS_DWDP),
     written("enable-dp-lm-head"),
 )
-"""Dropped without a word where nothing is data parallel."""
+"""Dropped without a message where nothing is data parallel."""
 DP_LM_HEAD_DROPPED: Final = flag("enable-dp-lm-head") & ~ENABLE_DP_LM_HEAD
 TP_LM_HEAD_ALL_TO_ALL: Final = named(
     "enable_tp_lm_head_all_to_all",
@@ -112,7 +112,7 @@ _DATA: Final = (
         says="a server has at least one rank in each direction; the engine does not check it and fails later",
         fix="set each of these to 1 or more, or leave it out",
         source=f"{_PARALLEL}: no check",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
     Rule(

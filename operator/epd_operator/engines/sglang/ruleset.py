@@ -6,6 +6,7 @@ from typing import Final
 
 from epd_operator.engines import hosting
 from epd_operator.engines.sglang import (
+    advice,
     agreement,
     all_to_all,
     attention,
@@ -18,7 +19,6 @@ from epd_operator.engines.sglang import (
     elastic,
     graph,
     hicache,
-    hole,
     last_checks,
     loading,
     lora,
@@ -27,10 +27,12 @@ from epd_operator.engines.sglang import (
     metrics,
     model,
     moe,
+    operator_only,
     parallel,
     replay,
     resource,
     serving,
+    silent_overrides,
     speculation,
     storage,
     window,
@@ -70,7 +72,9 @@ _MODULES: Final = (
     metrics,
     loading,
     agreement,
-    hole,
+    operator_only,
+    silent_overrides,
+    advice,
     resource,
 )
 

@@ -133,8 +133,7 @@ _HTTP: Final = (
             flag("enable-ssl-refresh") & _HTTP2,
         ),
         sides=(_KEY, _CERTIFICATE, written("ssl-ca-certs"), written("enable-ssl-refresh")),
-        says="TLS needs ssl-keyfile and ssl-certfile together before anything else about it; refreshing them does not "
-        "go "
+        says="TLS needs both ssl-keyfile and ssl-certfile before any other TLS flag; refreshing them does not work "
         "with HTTP/2",
         fix="give both files, or no ssl flag at all",
         source=_SOURCE,

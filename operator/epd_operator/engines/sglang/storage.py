@@ -17,7 +17,7 @@ from epd_operator.rules.rule import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from epd_operator.rules.expression import Leaf, Scope, Value
+    from epd_operator.rules.expression import EvaluationScope, Leaf, Value
 
 TAG: Final = "extra_backend_tag"
 """Source: SGLang 0.5.23, mem_cache/storage: mooncake_store, npu_memcache, simm, umbp."""
@@ -46,7 +46,7 @@ _BY_LINKER: Final = LINKED & (_LINKER_CONFIG.given | ~_CONFIG.given)
 _READ: Final = named("storage_config", when(_BY_LINKER, _LINKER_CONFIG, _CONFIG), _CONFIG, _LINKER_CONFIG)
 
 
-def configured(process: Scope, tag: str) -> dict[str, str]:
+def configured(process: EvaluationScope, tag: str) -> dict[str, str]:
     """The flag that hands the tag to the storage of a process, with what the user configured beside it.
 
     Args:
@@ -114,10 +114,10 @@ _NAMES: Final = (
         when=every(
             ON_A_SPEC,
             STORED,
-            _about(_CONFIG, "whether the configuration of the storage is no JSON object", _no_object),
+            _about(_CONFIG, "whether the configuration of the storage is not a JSON object", _no_object),
         ),
         sides=(_CONFIG, _STORAGE),
-        says="the configuration of a storage back end is a JSON object, and the engine ends where it is none",
+        says="the configuration of a storage back end must be a JSON object, or the engine exits",
         fix='write it as one, such as {{"master_server_address": "mooncake-master:50051"}}, or leave it out',
         source="SGLang 0.5.23, mem_cache/hybrid_cache/hybrid_cache_controller.py",
         roles=_ROLES,
@@ -175,11 +175,11 @@ _DECODE: Final = (
         id="decode-offload-pages",
         when=every(_OFFLOAD, IS_DECODE, IS_V41),
         sides=(written("disaggregation-decode-enable-offload-kvcache"), MODE),
-        says="a decode server saves pages of other kinds than those of DeepSeek-V4.1, and ends once it has loaded the "
+        says="a decode server saves pages of other kinds than those of DeepSeek-V4.1, and exits once it has loaded the "
         "weights",
         fix="remove disaggregation-decode-enable-offload-kvcache: what prefill computed is stored by prefill",
         source="SGLang 0.5.23, disaggregation/decode_kvcache_offload_manager.py (read, not run)",
-        hole=True,
+        operator_only=True,
         overridable=True,
     ),
 )

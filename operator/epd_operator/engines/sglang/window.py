@@ -57,7 +57,7 @@ _STORED: Final = (
             ~flag("enable-encoder-swa-bounded-replay"),
         ),
         sides=(_STORAGE, _REPLAY),
-        says="windows are stored beside the key/value pages, and a stored prefix is of use only up to a page whose "
+        says="windows are stored beside the key/value pages, and a stored prefix is useful only up to a page whose "
         "window is there, too: a store that drops windows earlier loses prefixes that it still holds",
         fix="turn encoder replay on where prefill has it (from 0.5.23 on, on CUDA): then no window is stored, and a "
         "hit runs 128 tokens again; or use a store that keeps everything equally long",

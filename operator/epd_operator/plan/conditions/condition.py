@@ -1,4 +1,4 @@
-"""Conditions as they are written: a verdict with its generation and the time when it last flipped."""
+"""Conditions as they are written: an assessment with its generation and the time of its last transition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from epd_operator.plan.conditions.health import Verdict
+    from epd_operator.plan.conditions.health import Assessment
 
 _BAD_WHEN_TRUE: Final = frozenset({"Reconciling", "Stalled"})
 _SILENT: Final = frozenset({"Reconciling"})
@@ -26,7 +26,7 @@ _WANTED: Final = frozenset(
         Reason.TURNED_OFF,
     }
 )
-"""What follows from the spec is no warning, although something is not ready for a while."""
+"""Reasons that follow from the spec: not a warning, although something is not ready for a while."""
 _NEEDS_HELP: Final = frozenset(
     {
         Reason.UNSCHEDULABLE,
@@ -61,15 +61,15 @@ def current(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def write(
-    verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[str, Any]], generation: int, now: datetime
+    assessments: Mapping[str, Assessment], before: Mapping[str, Mapping[str, Any]], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
     """Conditions in their documented order; `lastTransitionTime` moves only with `status`."""
     written = []
     for condition_type in CONDITION_TYPES:
-        verdict = verdicts.get(condition_type)
-        if verdict is None:
+        assessment = assessments.get(condition_type)
+        if assessment is None:
             continue
-        status = verdict.word
+        status = assessment.status_text
         old = before.get(condition_type, {})
         since = old.get("lastTransitionTime") if old.get("status") == status else None
         written.append(
@@ -78,34 +78,38 @@ def write(
                 "status": status,
                 "observedGeneration": generation,
                 "lastTransitionTime": since or now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "reason": str(verdict.reason),
-                "message": verdict.message[:MAX_MESSAGE],
+                "reason": str(assessment.reason),
+                "message": assessment.message[:MAX_MESSAGE],
             }
         )
     return written
 
 
-def transitions(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[str, Any]]) -> tuple[Event, ...]:
+def transitions(assessments: Mapping[str, Assessment], before: Mapping[str, Mapping[str, Any]]) -> tuple[Event, ...]:
     """Events for the conditions whose status differs from before.
 
-    A condition that is new is told only when it is bad news that needs a person: that nothing is ready yet is no news.
-    A part that stays not ready is told again when its reason becomes one that waiting does not cure; `Ready` is not,
-    as it only repeats the part.
+    A new condition is reported only when it needs a person: that nothing is ready yet does not. A part that stays not
+    ready is reported again when its reason becomes one that waiting does not cure; `Ready` is not, as it only repeats
+    the part.
     """
     events = []
     for condition_type in CONDITION_TYPES:
-        verdict = verdicts.get(condition_type)
-        if verdict is None or condition_type in _SILENT:
+        assessment = assessments.get(condition_type)
+        if assessment is None or condition_type in _SILENT:
             continue
-        good = verdict.status is not (condition_type in _BAD_WHEN_TRUE)
+        good = assessment.status is not (condition_type in _BAD_WHEN_TRUE)
         old = before.get(condition_type)
         if old is None:
             reported = not good and condition_type in {"Valid", "Stalled"}
         else:
-            worse = verdict.reason in _NEEDS_HELP and old.get("reason") != verdict.reason and condition_type != "Ready"
-            reported = old.get("status") != verdict.word or worse
+            worse = (
+                assessment.reason in _NEEDS_HELP
+                and old.get("reason") != assessment.reason
+                and condition_type != "Ready"
+            )
+            reported = old.get("status") != assessment.status_text or worse
         if reported:
-            message = f"{condition_type} is {verdict.word}: {verdict.message}"[:1024]
-            calm = good or verdict.reason in _WANTED
-            events.append(Event("Normal" if calm else "Warning", str(verdict.reason), message))
+            message = f"{condition_type} is {assessment.status_text}: {assessment.message}"[:1024]
+            calm = good or assessment.reason in _WANTED
+            events.append(Event("Normal" if calm else "Warning", str(assessment.reason), message))
     return tuple(events)

@@ -1,4 +1,4 @@
-"""Why pods are not ready, in one line: what a person would look for with `kubectl describe pod`."""
+"""Why pods are not ready, in one line: what `kubectl describe pod` would show."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def diagnose(pods: Sequence[Object]) -> Diagnosis | None:
 def unmounted(pods: Sequence[Object], template: Mapping[str, Any]) -> str | None:
     """Which pod was placed and cannot start its containers, and what its volumes need; None when there is none.
 
-    Nothing in a pod says that a Secret is missing from which it mounts files: the kubelet tells it in events alone.
+    Nothing in a pod says that a Secret is missing from which it mounts files: the kubelet reports it in events only.
     """
     needs = list(_mounted(template.get("spec", {}).get("volumes") or ()))
     for pod in sorted(pods, key=name_of):
@@ -125,14 +125,14 @@ def _container_fault(container: Mapping[str, Any], memory: str) -> Diagnosis | N
 
 def _exit_message(exit_state: Mapping[str, Any], memory: str) -> str:
     head = f"exited with code {exit_state.get('exitCode')} ({exit_state.get('reason', 'Error')})"
-    words = one_line(_last_words(exit_state.get("message", "")))
+    last_line = one_line(_last_line(exit_state.get("message", "")))
     if exit_state.get("reason") == "OOMKilled":
-        # The kernel tells the container nothing: its log has no answer.
-        return f"{head}{f': {words}' if words else ''}; over its memory limit: {memory}"
-    return f"{head}: {words}" if words else f"{head}; see `kubectl logs --previous`"
+        # The kernel does not notify the container: its log has no answer.
+        return f"{head}{f': {last_line}' if last_line else ''}; over its memory limit: {memory}"
+    return f"{head}: {last_line}" if last_line else f"{head}; see `kubectl logs --previous`"
 
 
-def _last_words(log: str) -> str:
+def _last_line(log: str) -> str:
     """The last line that says something: a traceback ends with its error, and start-up banners come before it."""
     lines = [line.strip() for line in log.splitlines()]
     return next((line for line in reversed(lines) if any(c.isascii() and c.isalpha() for c in line)), "")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.observation import Object, Observed
-    from epd_operator.plan.router_state import Report
+    from epd_operator.plan.router_state import RouterState
 
 _NONE: Final = {
     "encode": "spec asks for no encode pod: requests with images are answered 503 until it does",
@@ -24,7 +24,7 @@ _NONE: Final = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Assessment:
     """Status, reason and message of one condition; time and generation are added when it is written.
 
     Attributes:
@@ -36,20 +36,20 @@ class Verdict:
     message: str
 
     @classmethod
-    def of(cls, condition: Mapping[str, Any]) -> Verdict:
-        """The verdict that a condition was written from."""
+    def of(cls, condition: Mapping[str, Any]) -> Assessment:
+        """The assessment that a condition was written from."""
         status = {"True": True, "False": False}.get(str(condition.get("status")))
         return cls(status, str(condition.get("reason", "")), str(condition.get("message", "")))
 
     @property
-    def word(self) -> str:
+    def status_text(self) -> str:
         """The status as a condition spells it."""
         return "Unknown" if self.status is None else str(self.status)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a part should come to.
+    """What a part should be.
 
     Attributes:
         part: A role, or `router`.
@@ -68,19 +68,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Health:
-    """What a part has come to.
+    """The state of a part.
 
     Attributes:
-        target: What it should come to.
+        target: What it should be.
         ready: Ready pods of every revision, as they all serve.
         updated: Ready pods of the target's revision.
-        verdict: Whether the part is at its desired count and revision, and else why not.
+        assessment: Whether the part is at its desired count and revision, and else why not.
     """
 
     target: Target
     ready: int
     updated: int
-    verdict: Verdict
+    assessment: Assessment
 
 
 def measure(target: Target, observed: Observed) -> Health:
@@ -90,7 +90,7 @@ def measure(target: Target, observed: Observed) -> Health:
     ready = sum(_count(maker, "readyReplicas") for maker in makers)
     current = live is not None and labels(live).get(names.LABEL_REVISION) == target.revision
     updated = _updated(live) if live and current else 0
-    return Health(target, ready, updated, _verdict(target, live, observed))
+    return Health(target, ready, updated, _assess(target, live, observed))
 
 
 def live_targets(observed: Observed, status: Mapping[str, Any]) -> dict[str, Target]:
@@ -129,34 +129,33 @@ def _old(maker: Object) -> int:
     return max(0, _count(maker, "replicas") - _count(maker, "updatedReplicas"))
 
 
-def _verdict(target: Target, live: Object | None, observed: Observed) -> Verdict:
+def _assess(target: Target, live: Object | None, observed: Observed) -> Assessment:
     if live is None:
-        return Verdict(False, Reason.CREATING, f"{target.kind} {target.name} does not exist yet")
+        return Assessment(False, Reason.CREATING, f"{target.kind} {target.name} does not exist yet")
     progress = f"{_updated(live)}/{target.desired} ready at revision {target.revision}"
     refusal = refused_pods(live)
     if refusal is not None:
-        return Verdict(False, refusal.reason, f"{progress}; {refusal.message}")
+        return Assessment(False, refusal.reason, f"{progress}; {refusal.message}")
     if not _as_specified(target, live):
         changing = f"{target.kind} {target.name} is being changed"
         if live["kind"] != "Deployment" and not live.get("status"):
-            changing = (
-                f"{target.kind} {target.name} was taken up by nobody yet; does the LeaderWorkerSet controller run?"
-            )
-        return Verdict(False, Reason.SCALING, f"{progress}; {changing}")
+            seen = f"{target.kind} {target.name} has not been seen by a controller yet"
+            changing = f"{seen}; does the LeaderWorkerSet controller run?"
+        return Assessment(False, Reason.SCALING, f"{progress}; {changing}")
     pods = [p for p in observed.pods if component_of(p) == target.part and _revision(p) == target.revision]
     if not _complete(target, live):
         diagnosis = diagnose(pods)
         if diagnosis is not None:
-            return Verdict(False, diagnosis.reason, f"{progress}; {diagnosis.message}")
-        return Verdict(False, Reason.STARTING, "; ".join([progress, *_waits(live, pods)]))
-    complaint = _complaint(pods, observed.reports)
+            return Assessment(False, diagnosis.reason, f"{progress}; {diagnosis.message}")
+        return Assessment(False, Reason.STARTING, "; ".join([progress, *_waits(live, pods)]))
+    complaint = _complaint(pods, observed.router_states)
     return complaint or _at_desired(target, progress)
 
 
-def _at_desired(target: Target, progress: str) -> Verdict:
+def _at_desired(target: Target, progress: str) -> Assessment:
     if target.desired == 0:
-        return Verdict(True, Reason.SCALED_TO_ZERO, _NONE[target.part])
-    return Verdict(True, Reason.AT_DESIRED, progress)
+        return Assessment(True, Reason.SCALED_TO_ZERO, _NONE[target.part])
+    return Assessment(True, Reason.AT_DESIRED, progress)
 
 
 def _waits(live: Object, pods: Sequence[Object]) -> list[str]:
@@ -192,30 +191,30 @@ def _revision(pod: Object) -> str:
     return labels(pod).get(names.LABEL_REVISION, "")
 
 
-def _complaint(pods: Sequence[Object], reports: Sequence[Report]) -> Verdict | None:
-    """What the registrars have against pods that are Ready for the kubelet; None also while none has answered."""
+def _complaint(pods: Sequence[Object], router_states: Sequence[RouterState]) -> Assessment | None:
+    """Why registrars do not use pods that are Ready for the kubelet; None also while none has answered."""
     # A pod without this label follows the leader of its group: no registrar looks at it.
     ours = {name_of(pod): labels(pod).get(names.LABEL_ROLE, "") for pod in pods if is_ready(pod)}
     workers = {name for name, part in ours.items() if part in {"prefill", "decode"}}
     refused: set[str] = set()
     unroutable: set[str] = set()
     missing: set[str] = set()
-    for report in reports:
-        listed = {worker.pod: worker for worker in report.workers}
+    for state in router_states:
+        listed = {worker.pod: worker for worker in state.workers}
         for name in workers:
             worker = listed.get(name)
             if worker is not None and worker.state == "refused":
                 refused.add(f"{name}: {worker.reason or 'no reason given'}")
-            elif report.router.ready and worker is None:
+            elif state.router.ready and worker is None:
                 unroutable.add(f"{name}: the router does not list it; are its labels as the operator set them?")
-            elif report.router.ready and worker is not None and not worker.routable:
+            elif state.router.ready and worker is not None and not worker.routable:
                 unroutable.add(f"{name} {worker.state}: {worker.reason or 'no reason given'}")
-        missing |= {f"{e.pod} with {prefill}" for e in report.encoders if e.pod in ours for prefill in e.missing}
+        missing |= {f"{e.pod} with {prefill}" for e in state.encoders if e.pod in ours for prefill in e.missing}
     if refused:
-        return Verdict(False, Reason.WORKER_REFUSED, one_line("; ".join(sorted(refused))))
+        return Assessment(False, Reason.WORKER_REFUSED, one_line("; ".join(sorted(refused))))
     if unroutable:
-        return Verdict(False, Reason.NOT_ROUTABLE, one_line("; ".join(sorted(unroutable))))
+        return Assessment(False, Reason.NOT_ROUTABLE, one_line("; ".join(sorted(unroutable))))
     if missing:
         text = f"not registered: {', '.join(sorted(missing))}"
-        return Verdict(False, Reason.ENCODER_NOT_REGISTERED, one_line(text))
+        return Assessment(False, Reason.ENCODER_NOT_REGISTERED, one_line(text))
     return None

@@ -41,7 +41,10 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable", "No node can take a pod; the message is the scheduler's."
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull an image of a pod."
     CONTAINER_NOT_CREATED = "ContainerNotCreated", "A node cannot create a container: a missing Secret, a bad mount."
-    CRASH_LOOPING = "CrashLooping", "A container exited and is restarted; the message has its exit code and last words."
+    CRASH_LOOPING = (
+        "CrashLooping",
+        "A container exited and is restarted; the message has its exit code and last line.",
+    )
     WORKER_REFUSED = "WorkerRefused", "A registrar does not admit a ready pod; the message is the registrar's."
     NOT_ROUTABLE = "NotRoutable", "A pod is ready, and the router sends it nothing; the message says why."
     ENCODER_NOT_REGISTERED = "EncoderNotRegistered", "An encoder is missing from the list of a prefill pod."
@@ -67,7 +70,7 @@ class Reason(StrEnum):
     )
     DEGRADED = (
         "Degraded",
-        "The pool of windows is up, and prefill pods have long had no use of it; the message says which and why.",
+        "The pool of windows is up, and prefill pods have long been unable to use it; the message says which and why.",
     )
 
     QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota refuses an object or a pod."
@@ -101,7 +104,7 @@ FAULTS: Final = (
     Reason.WORKER_REFUSED,
     Reason.ENCODER_NOT_REGISTERED,
 )
-"""Reasons why a part is not ready that are told before those that time may cure."""
+"""Reasons why a part is not ready that are reported before those that time may cure."""
 
 
 def reason_of_rule(rule_id: str) -> str:
@@ -109,4 +112,4 @@ def reason_of_rule(rule_id: str) -> str:
 
     The reference page of rules lists them, so the list of reasons stays closed.
     """
-    return "".join(word.capitalize() for word in rule_id.split("-"))
+    return "".join(part.capitalize() for part in rule_id.split("-"))

@@ -49,7 +49,7 @@ def _passes(line: str) -> bool:
 
 
 def not_ours(held: Iterable[str]) -> str:
-    """What to tell of foreign objects, given as `Kind/name`, that hold names of children."""
+    """The message about foreign objects, given as `Kind/name`, that hold names of children."""
     return (
         f"not ours, so left alone: {', '.join(sorted(held))}; choose another metadata.name, or rename or delete them "
         f"(not what another {names.KIND} owns: it comes back)"

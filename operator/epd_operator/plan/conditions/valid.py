@@ -1,11 +1,11 @@
-"""The condition `Valid`: what the rules said of a spec, in words for people and a reason for machines."""
+"""The condition `Valid`: the findings on a spec as a message for people and a reason for machines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from epd_operator.engines.validation import STRUCTURE, VERSION
-from epd_operator.plan.conditions.health import Verdict
+from epd_operator.plan.conditions.health import Assessment
 from epd_operator.plan.conditions.reason import Reason, reason_of_rule
 
 if TYPE_CHECKING:
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from epd_operator.rules.judgement import Judgement
 
 
-def refused(errors: Sequence[Finding]) -> Verdict:
-    """The verdict on a spec that must not run; its reason is that of the first error.
+def refused(errors: Sequence[Finding]) -> Assessment:
+    """The condition of a spec that must not run; its reason is that of the first error.
 
     Args:
         errors: Everything that refuses it, at least one.
     """
     reasons = {STRUCTURE: Reason.INVALID_SPEC, VERSION: Reason.UNKNOWN_ENGINE_VERSION}
     first = errors[0].rule
-    return Verdict(False, reasons.get(first) or reason_of_rule(first), "; ".join(map(str, errors)))
+    return Assessment(False, reasons.get(first) or reason_of_rule(first), "; ".join(map(str, errors)))
 
 
-def accepted(profile: Profile, judgement: Judgement) -> Verdict:
-    """The verdict on a spec that may run, with everything that it was warned of."""
+def accepted(profile: Profile, judgement: Judgement) -> Assessment:
+    """The condition of a spec that may run, with all of its warnings."""
     judged = f"{profile.engine_type} {profile.version}"
     warnings = [str(finding) for finding in judgement.findings]
     reported = f"; {_count(len(warnings))}: {'; '.join(warnings)}" if warnings else ""
     if not judgement.approximate:
-        return Verdict(True, Reason.ACCEPTED, f"accepted by the rules of {judged}{reported}")
+        return Assessment(True, Reason.ACCEPTED, f"accepted by the rules of {judged}{reported}")
     text = f"this version has no rules of its own; accepted by those of {judged}, the nearest lower release{reported}"
-    return Verdict(True, Reason.RULES_APPROXIMATE, text)
+    return Assessment(True, Reason.RULES_APPROXIMATE, text)
 
 
 def acknowledged(judgement: Judgement) -> list[str]:
-    """Ids of the rules that would speak if the user had not acknowledged them."""
+    """Ids of the broken rules that the user has acknowledged."""
     return sorted({finding.rule for finding in judgement.findings if finding.acknowledged})
 
 

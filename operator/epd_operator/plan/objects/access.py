@@ -7,36 +7,36 @@ from typing import TYPE_CHECKING, Any
 from epd_operator.api import names
 
 if TYPE_CHECKING:
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 _RBAC = "rbac.authorization.k8s.io"
 
 
-def accounts(scope: Scope) -> list[dict[str, Any]]:
+def accounts(context: RenderContext) -> list[dict[str, Any]]:
     """ServiceAccounts, Role and RoleBinding, in the order in which they refer to each other."""
     return [
-        _account(scope, names.engine_account(scope.name), "engine"),
-        _account(scope, names.router(scope.name), names.ROUTER),
-        scope.child(
+        _account(context, names.engine_account(context.name), "engine"),
+        _account(context, names.router(context.name), names.ROUTER),
+        context.child(
             (f"{_RBAC}/v1", "Role"),
-            names.router(scope.name),
+            names.router(context.name),
             names.ROUTER,
             rules=[{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}],
         ),
-        scope.child(
+        context.child(
             (f"{_RBAC}/v1", "RoleBinding"),
-            names.router(scope.name),
+            names.router(context.name),
             names.ROUTER,
-            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": names.router(scope.name)},
-            subjects=[{"kind": "ServiceAccount", "name": names.router(scope.name), "namespace": scope.namespace}],
+            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": names.router(context.name)},
+            subjects=[{"kind": "ServiceAccount", "name": names.router(context.name), "namespace": context.namespace}],
         ),
     ]
 
 
-def _account(scope: Scope, name: str, part: str) -> dict[str, Any]:
+def _account(context: RenderContext, name: str, part: str) -> dict[str, Any]:
     # Pull secrets stand here and not in the pod templates: changing them rolls no pod, and new pods get them.
-    secrets = [{"name": secret} for secret in scope.effective.image_pull_secrets]
+    secrets = [{"name": secret} for secret in context.effective.image_pull_secrets]
     body: dict[str, Any] = {"automountServiceAccountToken": False}
     if secrets:
         body["imagePullSecrets"] = secrets
-    return scope.child(("v1", "ServiceAccount"), name, part, **body)
+    return context.child(("v1", "ServiceAccount"), name, part, **body)

@@ -9,25 +9,25 @@ from epd_operator.plan.objects import security
 
 if TYPE_CHECKING:
     from epd_operator.engines.effective import EffectiveRole
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 
-def resources(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+def resources(context: RenderContext, role: EffectiveRole) -> dict[str, Any]:
     """Requests and limits of the engine's container."""
     counts: dict[str, str] = {}
-    gpu = scope.profile.hardware(scope.effective.platform).gpu
+    gpu = context.profile.hardware(context.effective.platform).gpu
     if gpu is not None and role.gpu:
         counts[gpu] = str(role.gpu)
     if role.rdma:
-        counts[scope.settings.rdma_resource] = str(role.rdma)
+        counts[context.settings.rdma_resource] = str(role.rdma)
     # CPU is a request only: a limit would throttle an engine in the middle of a step.
     cpu, memory = stored(role.cpu), stored(role.memory)
     return {"requests": {"cpu": cpu, "memory": memory, **counts}, "limits": {"memory": memory, **counts}}
 
 
-def tolerations(scope: Scope, role: EffectiveRole) -> list[dict[str, str]]:
+def tolerations(context: RenderContext, role: EffectiveRole) -> list[dict[str, str]]:
     """Taints that keep other pods off GPU nodes."""
-    gpu = scope.profile.hardware(scope.effective.platform).gpu
+    gpu = context.profile.hardware(context.effective.platform).gpu
     return [{"key": gpu, "operator": "Exists", "effect": "NoSchedule"}] if gpu is not None and role.gpu else []
 
 
@@ -48,14 +48,14 @@ def network(role: EffectiveRole) -> dict[str, Any]:
     return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if role.host_network else {}
 
 
-def ports(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+def ports(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
     """Ports of the engine's container.
 
-    On the node's network each of them is the node's: told as such, the scheduler never puts two pods with one port on
-    one node, and says "free ports" where that leaves a pod without a node.
+    On the node's network each of them is the node's: declared as host ports, the scheduler never puts two pods with one
+    port on one node, and says "free ports" where that leaves a pod without a node.
     """
     result = []
-    for port in scope.profile.ports(role.name, scope.effective.bootstrap_port):
+    for port in context.profile.ports(role.name, context.effective.bootstrap_port):
         entry: dict[str, Any] = {"name": port.name, "containerPort": port.number, "protocol": "TCP"}
         result.append({**entry, "hostPort": port.number} if role.host_network else entry)
     return result

@@ -1,4 +1,4 @@
-"""The kubelet expands `$(NAME)` in a container's words and variables; what a user wrote must arrive as it is.
+"""The kubelet expands `$(NAME)` in a container's arguments and variables; what a user wrote must arrive as it is.
 
 Only `$$` is special besides, and means one dollar sign, so doubling every dollar sign says the same text literally.
 Source: Kubernetes, `kubectl explain pod.spec.containers.args`.

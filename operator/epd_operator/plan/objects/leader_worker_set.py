@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.engines.effective import EffectiveRole
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 KIND: Final = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
 
 
-def leader_worker_set(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
+def leader_worker_set(context: RenderContext, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
     """The LeaderWorkerSet around a leader's and a worker's template.
 
     Args:
-        scope: The resource.
+        context: The resource.
         role: One of its roles, with `nodes` above 1.
         templates: `template` of the leader and `workerTemplate` of the others.
     """
-    return scope.revised(
+    return context.revised(
         KIND,
-        names.workload(scope.name, role.name, scope.identity.revisions[role.name]),
+        names.workload(context.name, role.name, context.identity.revisions[role.name]),
         role.name,
         spec={
             "replicas": role.replicas,

@@ -10,7 +10,7 @@ from epd_operator.plan.objects import swa_pool, swa_pool_server
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 SCRAPE_LABEL = f"{names.GROUP}/scrape"
 """Namespaces labelled with this key and the value "true" may read metrics."""
@@ -22,31 +22,31 @@ _LINK_LOCAL_6 = ("fe80::/10", "fd00:ec2::/32")
 _POOL_USERS: Final[tuple[names.RoleName, ...]] = ("prefill", "decode")
 
 
-def policies(scope: Scope) -> list[dict[str, Any]]:
+def policies(context: RenderContext) -> list[dict[str, Any]]:
     """One policy for each declared role, each server of a pool and the router; none when the spec turns them off.
 
     Pods on their nodes' network are beyond the reach of a policy, on both sides: it neither holds them nor can it name
     them as peers. So once a role is there, neither the roles nor their pool have policies, or they could not talk to
     it.
     """
-    if not scope.effective.network_policy:
+    if not context.effective.network_policy:
         return []
-    inner = [] if scope.effective.host_network else [*_roles(scope), *_pool(scope)]
-    return [*inner, _policy(scope, names.ROUTER, _router_rules(scope))]
+    inner = [] if context.effective.host_network else [*_roles(context), *_pool(context)]
+    return [*inner, _policy(context, names.ROUTER, _router_rules(context))]
 
 
-def _roles(scope: Scope) -> list[dict[str, Any]]:
-    return [_policy(scope, role, _engine_rules(scope, role)) for role in scope.effective.roles]
+def _roles(context: RenderContext) -> list[dict[str, Any]]:
+    return [_policy(context, role, _engine_rules(context, role)) for role in context.effective.roles]
 
 
-def _pool(scope: Scope) -> list[dict[str, Any]]:
+def _pool(context: RenderContext) -> list[dict[str, Any]]:
     """A pool has neither passwords nor encryption: that nobody else reaches it is all that guards it."""
-    parts = swa_pool.parts(scope)
-    among = _pods(scope, [part.component for part in parts])
-    users = _pods(scope, _POOL_USERS)
+    parts = swa_pool.parts(context)
+    among = _pods(context, [part.component for part in parts])
+    users = _pods(context, _POOL_USERS)
     return [
         _policy(
-            scope,
+            context,
             part.component,
             {
                 "policyTypes": ["Ingress", "Egress"],
@@ -65,17 +65,17 @@ def _pool(scope: Scope) -> list[dict[str, Any]]:
     ]
 
 
-def _policy(scope: Scope, part: str, rules: dict[str, Any]) -> dict[str, Any]:
-    return scope.child(
+def _policy(context: RenderContext, part: str, rules: dict[str, Any]) -> dict[str, Any]:
+    return context.child(
         ("networking.k8s.io/v1", "NetworkPolicy"),
-        names.component(scope.name, part),
+        names.component(context.name, part),
         part,
-        spec={"podSelector": {"matchLabels": names.selector(scope.name, part)}, **rules},
+        spec={"podSelector": {"matchLabels": names.selector(context.name, part)}, **rules},
     )
 
 
-def _router_rules(scope: Scope) -> dict[str, Any]:
-    operator = {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: scope.settings.operator_namespace}}}
+def _router_rules(context: RenderContext) -> dict[str, Any]:
+    operator = {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: context.settings.operator_namespace}}}
     return {
         # No egress rules: the address and port of the API server, which the registrar watches, differ by cluster.
         "policyTypes": ["Ingress"],
@@ -87,14 +87,16 @@ def _router_rules(scope: Scope) -> dict[str, Any]:
     }
 
 
-def _engine_rules(scope: Scope, role: names.RoleName) -> dict[str, Any]:
-    ports = scope.profile.ports(role, scope.effective.bootstrap_port)
-    router = {"podSelector": {"matchLabels": names.selector(scope.name, names.ROUTER)}}
-    engines = _pods(scope, list(scope.effective.roles))
+def _engine_rules(context: RenderContext, role: names.RoleName) -> dict[str, Any]:
+    ports = context.profile.ports(role, context.effective.bootstrap_port)
+    router = {"podSelector": {"matchLabels": names.selector(context.name, names.ROUTER)}}
+    engines = _pods(context, list(context.effective.roles))
     egress: list[dict[str, Any]] = [_DNS, {"to": [engines]}]
     if role in _POOL_USERS:
-        egress += [{"to": [_pods(scope, [part.component])], "ports": _reached(part)} for part in swa_pool.parts(scope)]
-    if scope.effective.fetches:
+        egress += [
+            {"to": [_pods(context, [part.component])], "ports": _reached(part)} for part in swa_pool.parts(context)
+        ]
+    if context.effective.fetches:
         egress.append(_web())
     return {
         "policyTypes": ["Ingress", "Egress"],
@@ -108,10 +110,10 @@ def _engine_rules(scope: Scope, role: names.RoleName) -> dict[str, Any]:
     }
 
 
-def _pods(scope: Scope, parts: Sequence[str]) -> dict[str, Any]:
+def _pods(context: RenderContext, parts: Sequence[str]) -> dict[str, Any]:
     """The pods of some parts of this resource."""
     chosen = {"key": names.LABEL_COMPONENT, "operator": "In", "values": list(parts)}
-    return {"podSelector": {"matchLabels": names.selector(scope.name), "matchExpressions": [chosen]}}
+    return {"podSelector": {"matchLabels": names.selector(context.name), "matchExpressions": [chosen]}}
 
 
 def _reached(part: swa_pool.Part) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from epd_operator.plan.revision import single_worker
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 CONTAINER = "router"
 _CONTROL_VOLUME = "epd-control"
@@ -34,16 +34,16 @@ _LARGEST_BODY_BYTES: Final = 32 << 20
 """What the Reference engine accepts. The router's own limit, 512 MiB, is its whole memory: one such body ends it."""
 
 
-def deployment(scope: Scope, template: Mapping[str, Any]) -> dict[str, Any]:
+def deployment(context: RenderContext, template: Mapping[str, Any]) -> dict[str, Any]:
     """The router Deployment around a pod template, rendered or stored."""
-    return scope.revised(
+    return context.revised(
         ("apps/v1", "Deployment"),
-        names.router(scope.name),
+        names.router(context.name),
         names.ROUTER,
         spec={
-            "replicas": scope.effective.router.replicas,
+            "replicas": context.effective.router.replicas,
             "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": names.selector(scope.name, names.ROUTER)},
+            "selector": {"matchLabels": names.selector(context.name, names.ROUTER)},
             # A router needs no accelerator: the new one is ready before the old one goes.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": dict(template),
@@ -51,39 +51,39 @@ def deployment(scope: Scope, template: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def pod_template(scope: Scope) -> dict[str, Any]:
+def pod_template(context: RenderContext) -> dict[str, Any]:
     """The router's pod template, as this release renders it."""
-    image = scope.effective.router.image or scope.settings.router_image
+    image = context.effective.router.image or context.settings.router_image
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": names.selector(scope.name, names.ROUTER)},
+        "labelSelector": {"matchLabels": names.selector(context.name, names.ROUTER)},
     }
     return {
         "metadata": {
-            "labels": scope.pod_labels(names.ROUTER),
+            "labels": context.pod_labels(names.ROUTER),
             "annotations": {"kubectl.kubernetes.io/default-container": CONTAINER},
         },
         "spec": {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "serviceAccountName": names.router(scope.name),
+            "serviceAccountName": names.router(context.name),
             "securityContext": security.pod_security(),
             "terminationGracePeriodSeconds": PRE_STOP_SECONDS
-            + scope.effective.longest_grace_seconds
+            + context.effective.longest_grace_seconds
             + _EXIT_MARGIN_SECONDS,
             "topologySpreadConstraints": [spread],
             "initContainers": [_draw_key(image)],
-            "containers": [_router(scope, image), _registrar(scope, image)],
-            "volumes": _volumes(scope),
+            "containers": [_router(context, image), _registrar(context, image)],
+            "volumes": _volumes(context),
         },
     }
 
 
-def flags(scope: Scope) -> list[str]:
+def flags(context: RenderContext) -> list[str]:
     """The command line of `smg launch`."""
-    router = scope.effective.router
+    router = context.effective.router
     values: dict[str, str | int] = {
         "host": "0.0.0.0",
         "port": names.CLIENT_PORT,
@@ -94,7 +94,7 @@ def flags(scope: Scope) -> list[str]:
         "max-payload-size": _LARGEST_BODY_BYTES,
         "request-timeout-secs": router.request_timeout_seconds,
         # Not shorter than the engines': a stream that they would finish is not cut on its way.
-        "shutdown-grace-period-secs": scope.effective.longest_grace_seconds,
+        "shutdown-grace-period-secs": context.effective.longest_grace_seconds,
         # The router's own defaults find a dead worker after three minutes and a new one after half a minute.
         "health-check-interval-secs": 2,
         "health-check-timeout-secs": 5,
@@ -102,11 +102,11 @@ def flags(scope: Scope) -> list[str]:
         "health-success-threshold": 1,
         "worker-startup-check-interval": 1,
         # The registrar registers pods that are Ready, and tries again. A registration that outlived its pod would
-        # end up with whoever gets the pod's address next.
+        # reach the pod that gets the address next.
         "worker-startup-timeout-secs": 10,
         # Below the keep-alive of the engines (5 s), or a request is sent into a connection that closes.
         "upstream-pool-idle-timeout-secs": 3,
-        "retry-max-retries": _attempts(single=single_worker(scope.effective)),
+        "retry-max-retries": _attempts(single=single_worker(context.effective)),
         # A killed decode stays listed for about a second, and as the least loaded it draws every attempt made in that
         # time: the third one comes after 1.2 s.
         "retry-initial-backoff-ms": 300,
@@ -114,14 +114,14 @@ def flags(scope: Scope) -> list[str]:
     }
     if router.max_concurrent_requests:
         values["max-concurrent-requests"] = router.max_concurrent_requests
-    words = [word for flag, value in values.items() for word in (f"--{flag}", str(value))]
+    arguments = [argument for flag, value in values.items() for argument in (f"--{flag}", str(value))]
     # The breaker counts answers, also those that are right: while no encoder is left, the 503s to image requests would
     # shut every prefill out, and text with them. Lost workers are found by the health check and by the registrar.
     switches = ["--disable-circuit-breaker"]
     if "power_of_two" in {router.prefill_policy, router.decode_policy}:
         # Without it the router counts the workers it starts with, and refuses this policy for want of two.
         switches.append("--enable-igw")
-    return ["--pd-disaggregation", *words, *switches]
+    return ["--pd-disaggregation", *arguments, *switches]
 
 
 def _attempts(*, single: bool) -> int:
@@ -141,8 +141,8 @@ def _draw_key(image: str) -> dict[str, Any]:
     }
 
 
-def _router(scope: Scope, image: str) -> dict[str, Any]:
-    router = scope.effective.router
+def _router(context: RenderContext, image: str) -> dict[str, Any]:
+    router = context.effective.router
     command = ["epd-registrar", "route", "--control-key-file", _CONTROL_KEY]
     mounts = [security.scratch_mount(), _control_mount()]
     if router.api_key is not None:
@@ -153,7 +153,7 @@ def _router(scope: Scope, image: str) -> dict[str, Any]:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": command,
-        "args": ["--", *flags(scope)],
+        "args": ["--", *flags(context)],
         "env": [{"name": "HOME", "value": security.SCRATCH_PATH}],
         "ports": [_port("http", names.CLIENT_PORT), _port("metrics", names.ROUTER_METRICS_PORT)],
         "resources": _resources(router.cpu, router.memory),
@@ -169,10 +169,10 @@ def _router(scope: Scope, image: str) -> dict[str, Any]:
     }
 
 
-def _registrar(scope: Scope, image: str) -> dict[str, Any]:
-    words = {
-        "namespace": scope.namespace,
-        "selector": f"{names.LABEL_INSTANCE}={scope.name}",
+def _registrar(context: RenderContext, image: str) -> dict[str, Any]:
+    arguments = {
+        "namespace": context.namespace,
+        "selector": f"{names.LABEL_INSTANCE}={context.name}",
         "router": f"http://127.0.0.1:{names.CLIENT_PORT}",
         "control-key-file": _CONTROL_KEY,
         "encoder-port": names.ENCODER_PORT,
@@ -183,7 +183,7 @@ def _registrar(scope: Scope, image: str) -> dict[str, Any]:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["epd-registrar"],
-        "args": [word for flag, value in words.items() for word in (f"--{flag}", str(value))],
+        "args": [argument for flag, value in arguments.items() for argument in (f"--{flag}", str(value))],
         "env": [
             {"name": "HOME", "value": security.SCRATCH_PATH},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -205,7 +205,7 @@ def _registrar(scope: Scope, image: str) -> dict[str, Any]:
     }
 
 
-def _volumes(scope: Scope) -> list[dict[str, Any]]:
+def _volumes(context: RenderContext) -> list[dict[str, Any]]:
     volumes = [
         security.scratch_volume(),
         {"name": _CONTROL_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -225,7 +225,7 @@ def _volumes(scope: Scope) -> list[dict[str, Any]]:
             },
         },
     ]
-    secret = scope.effective.router.api_key
+    secret = context.effective.router.api_key
     if secret is not None:
         items = [{"key": secret.key, "path": "key"}]
         volumes.append(

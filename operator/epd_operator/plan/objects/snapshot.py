@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.observation import Object
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 KIND = ("apps/v1", "ControllerRevision")
 
@@ -50,9 +50,9 @@ def stored_image(children: Sequence[Object], compat_key: str) -> str | None:
     return None
 
 
-def controller_revision(scope: Scope, part: str, name: str, templates: Mapping[str, Any]) -> dict[str, Any]:
+def controller_revision(context: RenderContext, part: str, name: str, templates: Mapping[str, Any]) -> dict[str, Any]:
     """The object that keeps pod templates; `revision` is required by the API and means nothing here."""
-    return scope.revised(KIND, name, part, data={"spec": dict(templates)}, revision=1)
+    return context.revised(KIND, name, part, data={"spec": dict(templates)}, revision=1)
 
 
 def _templates(child: Object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from epd_operator.plan.objects.swa_pool_server import Program
     from epd_operator.plan.observation import Object
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 _SETTLE_SECONDS: Final = 10
 """Between two stores of a rollout: traffic must not meet several empty ones at once."""
@@ -42,46 +42,46 @@ class Part:
     replicas: int
 
 
-def parts(scope: Scope) -> tuple[Part, ...]:
+def parts(context: RenderContext) -> tuple[Part, ...]:
     """The servers of a resource's pool, in the order in which they need each other; none in process."""
-    pool = scope.effective.swa_pool
+    pool = context.effective.swa_pool
     if pool is None or pool.mode == "InProcess":
         return ()
-    name = names.swa_pool(scope.name)
+    name = names.swa_pool(context.name)
     if pool.mode == "Valkey":
         return (Part(names.SWA_POOL, name, "valkey", 1),)
     return (
         Part(names.SWA_POOL, name, "master", 1),
-        Part(names.SWA_POOL_STORE, names.swa_pool_store(scope.name), "store", pool.stores),
+        Part(names.SWA_POOL_STORE, names.swa_pool_store(context.name), "store", pool.stores),
     )
 
 
-def stores(scope: Scope) -> tuple[str, ...]:
+def stores(context: RenderContext) -> tuple[str, ...]:
     """Components of a pool of which there may be several pods."""
-    return tuple(part.component for part in parts(scope) if part.program == "store")
+    return tuple(part.component for part in parts(context) if part.program == "store")
 
 
-def objects(scope: Scope, children: Sequence[Object]) -> list[dict[str, Any]]:
+def objects(context: RenderContext, children: Sequence[Object]) -> list[dict[str, Any]]:
     """The file for the engines, and the servers with their stored templates; nothing without a pool."""
-    pool = scope.effective.swa_pool
+    pool = context.effective.swa_pool
     if pool is None:
         return []
-    result = [configuration.config_map(scope, pool)]
-    for part in parts(scope):
-        stored_as = names.workload(scope.name, _SNAPSHOT[part.component], scope.identity.revisions[part.component])
+    result = [configuration.config_map(context, pool)]
+    for part in parts(context):
+        stored_as = names.workload(context.name, _SNAPSHOT[part.component], context.identity.revisions[part.component])
         templates = snapshot.stored_templates(children, stored_as, ("template",)) or {
-            "template": swa_pool_server.pod_template(scope, pool, part.program, part.component)
+            "template": swa_pool_server.pod_template(context, pool, part.program, part.component)
         }
-        result.append(snapshot.controller_revision(scope, part.component, stored_as, templates))
-        result.append(_deployment(scope, part, templates["template"]))
+        result.append(snapshot.controller_revision(context, part.component, stored_as, templates))
+        result.append(_deployment(context, part, templates["template"]))
     return result
 
 
-def _deployment(scope: Scope, part: Part, template: dict[str, Any]) -> dict[str, Any]:
+def _deployment(context: RenderContext, part: Part, template: dict[str, Any]) -> dict[str, Any]:
     several = part.program == "store"
     # A spare server would have its memory beside that of the one which it replaces.
     one_by_one = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-    return scope.revised(
+    return context.revised(
         ("apps/v1", "Deployment"),
         part.name,
         part.component,
@@ -89,7 +89,7 @@ def _deployment(scope: Scope, part: Part, template: dict[str, Any]) -> dict[str,
             "replicas": part.replicas,
             "revisionHistoryLimit": 1,
             **({"minReadySeconds": _SETTLE_SECONDS} if several else {}),
-            "selector": {"matchLabels": names.selector(scope.name, part.component)},
+            "selector": {"matchLabels": names.selector(context.name, part.component)},
             "strategy": one_by_one if several else {"type": "Recreate"},
             "template": template,
         },

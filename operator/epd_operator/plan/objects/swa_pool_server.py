@@ -12,7 +12,7 @@ from epd_operator.plan.objects.placement import metadata, placement
 
 if TYPE_CHECKING:
     from epd_operator.engines.effective import EffectiveSwaPool
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 Program: TypeAlias = Literal["valkey", "master", "store"]
 
@@ -67,52 +67,52 @@ METRICS: Final[dict[Program, tuple[int, ...]]] = {
 """Where scrapers reach it."""
 
 
-def pod_template(scope: Scope, pool: EffectiveSwaPool, program: Program, part: str) -> dict[str, Any]:
+def pod_template(context: RenderContext, pool: EffectiveSwaPool, program: Program, part: str) -> dict[str, Any]:
     """The pod template of one of a pool's servers, as this release renders it.
 
     Args:
-        scope: The resource.
+        context: The resource.
         pool: Its pool.
         program: Which server.
         part: The component that its pods are labelled with.
     """
-    own = names.selector(scope.name, part)
-    wished = placement(pool.pod, own)
+    own = names.selector(context.name, part)
+    requested = placement(pool.pod, own)
     if program == "store":
         # A node that fails takes the windows of one store.
         spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
-        wished.setdefault("topologySpreadConstraints", [{"labelSelector": {"matchLabels": own}, **spread}])
+        requested.setdefault("topologySpreadConstraints", [{"labelSelector": {"matchLabels": own}, **spread}])
     return {
-        "metadata": metadata(pool.pod, scope.pod_labels(part)),
+        "metadata": metadata(pool.pod, context.pod_labels(part)),
         "spec": {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "serviceAccountName": names.engine_account(scope.name),
+            "serviceAccountName": names.engine_account(context.name),
             "securityContext": security.pod_security(),
             "terminationGracePeriodSeconds": STORE_GRACE_SECONDS if program == "store" else GRACE_SECONDS,
-            **wished,
-            "containers": [_container(scope, pool, program)],
+            **requested,
+            "containers": [_container(context, pool, program)],
             "volumes": [security.scratch_volume()],
         },
     }
 
 
-def _container(scope: Scope, pool: EffectiveSwaPool, program: Program) -> dict[str, Any]:
+def _container(context: RenderContext, pool: EffectiveSwaPool, program: Program) -> dict[str, Any]:
     memory = _memory(pool, program)
     listens = [*((port.name, port.first) for port in PORTS[program]), ("health", names.SWA_POOL_HEALTH_PORT)]
     return {
         "name": program,
-        "image": scope.settings.worker_image,
+        "image": context.settings.worker_image,
         "imagePullPolicy": "IfNotPresent",
         "command": [PROGRAM],
-        "args": [program, *_words(scope, pool, program)],
+        "args": [program, *_words(context, pool, program)],
         "env": [{"name": "HOME", "value": security.SCRATCH_PATH}, *_environment(program)],
         "ports": [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in listens],
         "resources": {"requests": {"cpu": _CPU[program], "memory": memory}, "limits": {"memory": memory}},
         # A store without its master is not ready, and alive: it joins by itself.
         "startupProbe": _probe("/live", period=1, failures=60),
         "readinessProbe": _probe("/health", period=2, failures=3),
-        # A server that hangs costs every lookup its deadline until it is started anew.
+        # A server that hangs costs every lookup its deadline until it is restarted.
         "livenessProbe": _probe("/live", period=10, failures=3),
         "securityContext": security.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -120,7 +120,7 @@ def _container(scope: Scope, pool: EffectiveSwaPool, program: Program) -> dict[s
     }
 
 
-def _words(scope: Scope, pool: EffectiveSwaPool, program: Program) -> list[str]:
+def _words(context: RenderContext, pool: EffectiveSwaPool, program: Program) -> list[str]:
     values: dict[str, str | int] = {"health-port": names.SWA_POOL_HEALTH_PORT}
     match program:
         case "valkey":
@@ -128,9 +128,9 @@ def _words(scope: Scope, pool: EffectiveSwaPool, program: Program) -> list[str]:
         case "master":
             values |= {"port": names.MOONCAKE_PORT, "metrics-port": names.MOONCAKE_METRICS_PORT}
         case "store":
-            master = f"{names.swa_pool(scope.name)}.{scope.namespace}.svc:{names.MOONCAKE_PORT}"
+            master = f"{names.swa_pool(context.name)}.{context.namespace}.svc:{names.MOONCAKE_PORT}"
             values |= {"master": master, "hostname": "$(POD_IP)", "memory": pool.memory_bytes}
-    return [word for flag, value in values.items() for word in (f"--{flag}", str(value))]
+    return [argument for flag, value in values.items() for argument in (f"--{flag}", str(value))]
 
 
 def _environment(program: Program) -> list[dict[str, Any]]:

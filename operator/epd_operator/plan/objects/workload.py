@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names
-from epd_operator.engines import Context
+from epd_operator.engines import CommandInputs
 from epd_operator.plan.objects import configuration, device, leader_worker_set, security
 from epd_operator.plan.objects.expansion import literal
 from epd_operator.plan.objects.placement import metadata, placement
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from epd_operator.engines.effective import EffectiveRole
-    from epd_operator.plan.scope import Scope
+    from epd_operator.plan.render_context import RenderContext
 
 CONTAINER = "engine"
 _WEIGHTS_VOLUME = "epd-weights"
 _START_MARGIN_SECONDS = 300  # scheduling and pulling an image, on top of the engine's own start
 
 
-def workload(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
+def workload(context: RenderContext, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
     """The object that makes a role's pods: a Deployment, or a LeaderWorkerSet where an engine spans pods.
 
     Args:
-        scope: The resource.
+        context: The resource.
         role: One of its roles.
         templates: What `pod_templates` gave, now or for an earlier release.
     """
     return (
-        leader_worker_set.leader_worker_set(scope, role, templates)
+        leader_worker_set.leader_worker_set(context, role, templates)
         if role.nodes > 1
-        else _deployment(scope, role, templates)
+        else _deployment(context, role, templates)
     )
 
 
@@ -41,23 +41,23 @@ def fields(role: EffectiveRole) -> tuple[str, ...]:
     return ("template", "workerTemplate") if role.nodes > 1 else ("template",)
 
 
-def pod_templates(scope: Scope, role: EffectiveRole) -> dict[str, Any]:
+def pod_templates(context: RenderContext, role: EffectiveRole) -> dict[str, Any]:
     """Every pod template of a role as this release renders it: of the pods that lead, and of those that follow."""
-    return {field: _pod_template(scope, role, leads=field == "template") for field in fields(role)}
+    return {field: _pod_template(context, role, leads=field == "template") for field in fields(role)}
 
 
-def _deployment(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
-    revision = scope.identity.revisions[role.name]
-    return scope.revised(
+def _deployment(context: RenderContext, role: EffectiveRole, templates: Mapping[str, Any]) -> dict[str, Any]:
+    revision = context.identity.revisions[role.name]
+    return context.revised(
         ("apps/v1", "Deployment"),
-        names.workload(scope.name, role.name, revision),
+        names.workload(context.name, role.name, revision),
         role.name,
         spec={
             "replicas": role.replicas,
             "revisionHistoryLimit": 1,
             # A Deployment that loads for an hour is not stuck: Argo CD takes this deadline for a failure.
             "progressDeadlineSeconds": role.startup_minutes * 60 + _START_MARGIN_SECONDS,
-            "selector": {"matchLabels": _selector(scope, role.name, revision)},
+            "selector": {"matchLabels": _selector(context, role.name, revision)},
             # No surge: the accelerators of a spare pod may not exist.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": dict(templates["template"]),
@@ -65,67 +65,67 @@ def _deployment(scope: Scope, role: EffectiveRole, templates: Mapping[str, Any])
     )
 
 
-def _pod_template(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
-    labels = scope.pod_labels(role.name)
+def _pod_template(context: RenderContext, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
+    labels = context.pod_labels(role.name)
     if not leads:
         # The router's registrar and the headless Service take every pod with this label for an engine that answers.
         del labels[names.LABEL_ROLE]
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "serviceAccountName": names.engine_account(scope.name),
+        "serviceAccountName": names.engine_account(context.name),
         "securityContext": security.pod_security(),
         "terminationGracePeriodSeconds": role.grace_seconds,
         **device.network(role),
-        **placement(role.pod, names.selector(scope.name, role.name), device.tolerations(scope, role)),
-        "containers": [_container(scope, role, leads=leads)],
-        "volumes": _volumes(scope, role),
+        **placement(role.pod, names.selector(context.name, role.name), device.tolerations(context, role)),
+        "containers": [_container(context, role, leads=leads)],
+        "volumes": _volumes(context, role),
     }
     return {"metadata": metadata(role.pod, labels), "spec": spec}
 
 
-def _selector(scope: Scope, part: str, revision: str) -> dict[str, str]:
-    return {**names.selector(scope.name, part), names.LABEL_REVISION: revision}
+def _selector(context: RenderContext, part: str, revision: str) -> dict[str, str]:
+    return {**names.selector(context.name, part), names.LABEL_REVISION: revision}
 
 
-def _container(scope: Scope, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
-    effective = scope.effective
-    context = Context(
-        document=literal(scope.written),
+def _container(context: RenderContext, role: EffectiveRole, *, leads: bool) -> dict[str, Any]:
+    effective = context.effective
+    inputs = CommandInputs(
+        document=literal(context.written),
         platform=effective.platform,
         served_name=literal(effective.served_name),
         model_path=literal(effective.model_path),
         bootstrap_port=effective.bootstrap_port,
         args=literal(role.args),
-        layout_key=scope.identity.compat_key,
+        layout_key=context.identity.compat_key,
         nodes=role.nodes,
         tenant=effective.tenant,
-        pool=configuration.is_read(scope, role.name),
+        pool=configuration.is_read(context, role.name),
     )
-    program, *words = scope.profile.command(role.name, context)
+    program, *arguments = context.profile.command(role.name, inputs)
     return {
         "name": CONTAINER,
-        "image": scope.engine_image,
+        "image": context.engine_image,
         "imagePullPolicy": effective.image_pull_policy,
         "command": [program],
-        "args": words,
-        "env": _environment(scope, role),
-        "ports": device.ports(scope, role),
-        "resources": device.resources(scope, role),
-        **scope.profile.probes(role.name, role.startup_minutes, leads=leads),
-        # Endpoints, router and registrar let go of the pod before the engine hears of its end.
-        "lifecycle": {"preStop": {"sleep": {"seconds": scope.profile.pre_stop_seconds}}},
+        "args": arguments,
+        "env": _environment(context, role),
+        "ports": device.ports(context, role),
+        "resources": device.resources(context, role),
+        **context.profile.probes(role.name, role.startup_minutes, leads=leads),
+        # Endpoints, router and registrar let go of the pod before the engine is told to stop.
+        "lifecycle": {"preStop": {"sleep": {"seconds": context.profile.pre_stop_seconds}}},
         "securityContext": security.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(scope, role),
+        "volumeMounts": _mounts(context, role),
     }
 
 
-def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+def _environment(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
     given = {**role.env, **role.secret_env}
-    defaults = {"HOME": security.SCRATCH_PATH, **scope.profile.defaults}
+    defaults = {"HOME": security.SCRATCH_PATH, **context.profile.defaults}
     return [
-        *scope.profile.env(role.name),
+        *context.profile.env(role.name),
         *({"name": key, "value": value} for key, value in defaults.items() if key not in given),
         *({"name": key, "value": literal(value)} for key, value in sorted(role.env.items())),
         *(
@@ -135,9 +135,9 @@ def _environment(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     ]
 
 
-def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
-    volumes = [security.scratch_volume(), *device.volumes(role), *configuration.volumes(scope, role.name)]
-    source = scope.document.spec.model.source
+def _volumes(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
+    volumes = [security.scratch_volume(), *device.volumes(role), *configuration.volumes(context, role.name)]
+    source = context.document.spec.model.source
     if source is not None and source.persistent_volume_claim is not None:
         claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
         volumes.append({"name": _WEIGHTS_VOLUME, "persistentVolumeClaim": claim})
@@ -146,16 +146,16 @@ def _volumes(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
     return [*volumes, *_dump(role)["volumes"]]
 
 
-def _mounts(scope: Scope, role: EffectiveRole) -> list[dict[str, Any]]:
+def _mounts(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
     theirs: list[dict[str, Any]] = _dump(role)["volumeMounts"]
     taken = {mount["mountPath"].rstrip("/") for mount in theirs}
-    ours = [security.scratch_mount(), *device.mounts(role), *configuration.mounts(scope, role.name)]
+    ours = [security.scratch_mount(), *device.mounts(role), *configuration.mounts(context, role.name)]
     mounts = [mount for mount in ours if mount["mountPath"] not in taken]
-    source = scope.document.spec.model.source
+    source = context.document.spec.model.source
     if source is not None:
         weights: dict[str, Any] = {
             "name": _WEIGHTS_VOLUME,
-            "mountPath": scope.effective.model_path,
+            "mountPath": context.effective.model_path,
             "readOnly": True,
         }
         if source.persistent_volume_claim is not None and source.persistent_volume_claim.sub_path:

@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scope:
+class WatchScope:
     """Where to look.
 
     Attributes:
@@ -70,5 +70,7 @@ def kind_of(obj: Any) -> Kind:
     """
     name = (obj["apiVersion"], obj["kind"])
     if name not in _BY_NAME:
-        raise LookupError(f"{name[0]} {name[1]} is not in runtime.scope.OWNED: add it there and to the permissions")
+        raise LookupError(
+            f"{name[0]} {name[1]} is not in runtime.watch_scope.OWNED: add it there and to the permissions"
+        )
     return _BY_NAME[name]

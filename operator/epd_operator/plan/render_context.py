@@ -1,4 +1,4 @@
-"""Everything that a renderer may look at, in one value: the resource, its effective meaning and its identity."""
+"""Everything that a renderer may read, in one value: the resource, its effective meaning and its identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Scope:
+class RenderContext:
     """One resource under one profile, ready to be rendered.
 
     Attributes:
@@ -64,7 +64,7 @@ class Scope:
         Args:
             kind: ApiVersion and kind.
             name: Its name.
-            part: A role, `router`, or another word that names what it is for.
+            part: A role, `router`, or another name for what it serves.
             annotations: Its annotations, if any.
             body: Everything beside apiVersion, kind and metadata.
         """

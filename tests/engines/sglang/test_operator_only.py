@@ -100,7 +100,7 @@ def test_attention_ranks_hold_whole_groups(line: str, warned: bool) -> None:
     assert ("attention-tp-groups" in warnings(line)) == warned
 
 
-def test_holes_refuse_a_spec() -> None:
+def test_operator_only_rules_refuse_a_spec() -> None:
     assert severities({"P/args/ep-size": 3})["expert-ranks-divide-tp"] == "error"
     assert severities({"P/args/max-total-tokens": 0})["sizes-positive"] == "error"
     assert severities({"P/env/SGLANG_DSV4_KV_LAYOUT": "v42", "D/env/SGLANG_DSV4_KV_LAYOUT": "v42"}) == {

@@ -1,4 +1,4 @@
-"""Answers of the engine that were given before, so that a developer waits for each only once."""
+"""A cache of the engine's answers, so that a developer waits for each only once."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ if TYPE_CHECKING:
     from tools.differential.generator import Case
 
 
-class Notebook:
-    """The engine with a memory in the cache folder; another engine or another harness begins a new page.
+class AnswerCache:
+    """The engine behind a file of its earlier answers; another engine or another harness gets another file.
 
     The tests ask the engine itself.
+
+    Args:
+        oracle: Asked what the file does not hold.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         source = environment.LOCK.read_bytes() + ENGINE.read_bytes()
-        self._page = environment.cache() / f"answers-{hashlib.sha256(source).hexdigest()[:16]}.jsonl"
+        self._file = environment.cache() / f"answers-{hashlib.sha256(source).hexdigest()[:16]}.jsonl"
         self._known: dict[str, Answer] = {}
-        if self._page.exists():
-            with self._page.open(encoding="utf-8") as page:
-                fcntl.flock(page, fcntl.LOCK_SH)
-                self._known = {key: Answer(**answer) for key, answer in map(json.loads, page)}
+        if self._file.exists():
+            with self._file.open(encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
+                self._known = {key: Answer(**answer) for key, answer in map(json.loads, file)}
 
     def ask(self, cases: Sequence[Case]) -> list[Answer]:
-        """Answer from memory where that is possible, and remember the rest."""
+        """Answer from the file where that is possible, and add the rest to it."""
         keys = [_key(case) for case in cases]
         missing = {key: case for key, case in zip(keys, cases, strict=True) if key not in self._known}
         fresh = dict(zip(missing, self._oracle.ask(list(missing.values())), strict=True)) if missing else {}
@@ -44,10 +47,10 @@ class Notebook:
 
     def _remember(self, answers: Mapping[str, Answer]) -> None:
         self._known |= answers
-        self._page.parent.mkdir(parents=True, exist_ok=True)
-        with self._page.open("a", encoding="utf-8") as page:
-            fcntl.flock(page, fcntl.LOCK_EX)
-            page.writelines(json.dumps([key, asdict(answer)]) + "\n" for key, answer in answers.items())
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.writelines(json.dumps([key, asdict(answer)]) + "\n" for key, answer in answers.items())
 
 
 def _key(case: Case) -> str:
