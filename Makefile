@@ -58,14 +58,14 @@ check: $(STAMP) ## lint, types, import contracts, generated files up to date
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
-	@$(PY) docs/generate.py --check
+	@$(PY) -m docs.generate --check
 
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
 generate: $(STAMP) ## write the generated files anew (CRD, reference pages)
-	@$(PY) docs/generate.py
+	@$(PY) -m docs.generate
 
 cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
 	@$(PY) -m tools.cluster up
