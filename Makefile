@@ -21,7 +21,7 @@ export MPLCONFIGDIR ?= $(CACHE)/matplotlib
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled
 
-.PHONY: help demo test check format generate cluster images kernel-report nightly bench down clean distclean
+.PHONY: help demo test check docs format generate cluster images kernel-report nightly bench down clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,12 +60,18 @@ check: $(STAMP) ## lint, types, import contracts, generated files up to date
 	@$(VENV)/bin/lint-imports
 	@$(PY) -m docs.generate --check
 
+docs: $(STAMP) ## build the site of the documentation in build/site; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "build/site/index.html is the first page; to search it, serve it: $(PY) -m http.server --directory build/site"
+
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-generate: $(STAMP) ## write the generated files anew (CRD, reference pages)
+generate: $(STAMP) ## write the generated files anew (CRD, reference pages, what pages say that commands print)
 	@$(PY) -m docs.generate
+	@$(PY) -m tools.docs.console --write
+	@$(PY) -m tools.docs.pictures
 
 cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
 	@$(PY) -m tools.cluster up
@@ -82,7 +88,7 @@ nightly: $(STAMP) ## the tests that take longer than every change can afford
 	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted -m nightly
 	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
 
-bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operator's figures on the one that is installed
+bench: $(STAMP) ## measure what docs/measurements.md quotes (about 35 minutes); the operator's figures on the one that is installed
 	@$(PY) -m bench.replay
 	@$(PY) -m bench.epd
 	@$(PY) -m bench.worker

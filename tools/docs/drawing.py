@@ -1,7 +1,7 @@
 """Draws the flowcharts of the pages as SVG for the site; code hosts draw them with mermaid.
 
-Only what our pages use is understood: `a -->|text| b`, `-.->`, `<-->`, `a & b`, `a[text]`, `a[(text)]`, and the place of
-each box (column, row) in comments that mermaid skips: `%% place a 0 1`.
+Only what our pages use is understood: `a -->|text| b`, `-.->`, `<-->`, `a & b`, `a[text]`, `a[(text)]`, and the place
+of each box (column, row) in comments that mermaid skips: `%% place a 0 1`.
 """
 
 from __future__ import annotations
