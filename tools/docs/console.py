@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -26,6 +27,7 @@ OFFLINE: Final = frozenset({"validate", "explain", "render", "crd", "version"})
 _PROMPTS: Final = ("$ ", "# ")
 _ANY: Final = "..."
 _SHELL: Final = frozenset("|<>&;")
+_REMARK: Final = re.compile(r"\s{3,}|\s#\s")
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,20 @@ class Step:
     after: int
 
     @property
+    def bare(self) -> str:
+        """The command without what is said about it behind a `#` or a wide gap."""
+        return _REMARK.split(self.command, maxsplit=1)[0]
+
+    @property
     def words(self) -> list[str]:
-        """The command in words; a comment behind it is dropped."""
-        return shlex.split(self.command, comments=True)
+        """The bare command in words."""
+        return shlex.split(self.bare)
 
     @property
     def offline(self) -> bool:
         """Whether it can be run here and now: a command of `epd` without a shell's help, on files that exist."""
         words = self.words
-        if words[:1] != ["epd"] or not set(words[1:2]) <= OFFLINE or _SHELL & set(self.command):
+        if words[:1] != ["epd"] or not set(words[1:2]) <= OFFLINE or _SHELL & set(self.bare):
             return False
         named = [word for word in words if word.endswith((".yaml", ".jsonl"))]
         return all((ROOT / word).exists() for word in named)

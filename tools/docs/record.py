@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of its own and draws what it showed: `python -m tools.docs.record FILE.svg -- COMMAND...`.
+"""Runs a command on a terminal of its own and draws what it showed: `python -m tools.docs.record FILE.svg -- COMMAND`.
 
 The picture is of a real run and is drawn by rich. Only two things are changed in it: the folder of this checkout reads
 `~/epd`, and no font is loaded from another host.

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _PART: Final = re.compile(
-    r"\x1b\[([?\d;]*)([A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|(\r)|(\n)|([^\x1b\r\n]+)|.", re.DOTALL
+    r"""\x1b\[([?\d;]*)([A-Za-z])             # a control sequence: its arguments and its letter
+      | \x1b\][^\x07\x1b]*(?:\x07|\x1b\\)  # a title or a link: nothing to see
+      | (\r) | (\n) | ([^\x1b\r\n]+) | .""",
+    re.DOTALL | re.VERBOSE,
 )
 
 

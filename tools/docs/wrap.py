@@ -50,16 +50,19 @@ def _filled(lines: list[str]) -> list[str]:
     current, indent = "", lead
     for number, line in enumerate(lines):
         body = line[len(lead) :] if number == 0 else line.lstrip(" >" if ">" in rest else " ")
-        for word in _PIECE.findall(body):
+        words = _PIECE.findall(body)
+        break_ = "  " if line.endswith("  ") else ""
+        for place, word in enumerate(words, 1):
+            needed = len(word) + (len(break_) if place == len(words) else 0)
             if not current:
                 current = indent + word
-            elif len(current) + 1 + len(word) <= WIDTH or _OPENS_A_BLOCK.match(word):
+            elif len(current) + 1 + needed <= WIDTH or _OPENS_A_BLOCK.match(word):
                 current += f" {word}"
             else:
                 result.append(current)
                 current = rest + word
-        if line.endswith("  "):
-            result.append(f"{current}  ")
+        if break_:
+            result.append(current + break_)
             current, indent = "", rest
     return [*result, current] if current else result
 
