@@ -9,14 +9,16 @@ from typing import Final
 from tools.docs.page import ROOT
 from tools.docs.record import picture, shown
 
+COLUMNS: Final = 88
+"""Narrow, so that the letters are large enough beside a page's text."""
 PICTURES: Final = {"docs/images/validate.svg": "epd validate docs/examples/refused.yaml"}
 """The command of each picture. The demo's needs a cluster: see CONTRIBUTING.md."""
 
 
 def drawn(command: str) -> str:
     """The picture of a command that is run now."""
-    lines, _ = shown(shlex.split(command), quiet=True)
-    return picture([f"\x1b[1m$ {command}\x1b[0m", *lines], "epd")
+    lines, _ = shown(shlex.split(command), COLUMNS, quiet=True)
+    return picture([f"\x1b[1m$ {command}\x1b[0m", *lines], "epd", COLUMNS)
 
 
 def main() -> int:
