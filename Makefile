@@ -25,7 +25,7 @@ PARALLEL := --numprocesses 2
 # By day the same tree gets the same verdict; by night property tests look at new examples, and say how to get them again.
 FRESH := --hypothesis-profile fresh
 
-.PHONY: help demo test check format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
+.PHONY: help demo test check docs format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,21 +63,27 @@ check: $(STAMP) ## lint, types, import contracts, generated files up to date
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 	@$(PY) -m tools.release version --check
-	@$(PY) docs/generate.py --check
+	@$(PY) -m docs.generate --check
 
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-generate: $(STAMP) ## write the generated files anew (CRD, policies, reference pages, the version wherever it stands)
+generate: $(STAMP) ## write the generated files anew (CRD, policies, reference pages, the version wherever it stands, printed output)
 	@$(PY) -m tools.release version
-	@$(PY) docs/generate.py
+	@$(PY) -m docs.generate
+	@$(PY) -m tools.docs.console --write
+	@$(PY) -m tools.docs.pictures
 
 cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONFIG)
 	@$(PY) -m tools.cluster up
 
 images: cluster ## build the images and push those that changed to the cluster's registry (or IMAGE_REPO)
 	@$(PY) -m tools.images push
+
+docs: $(STAMP) ## build the site of the documentation in build/site; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "build/site/index.html is the first page; to search it, serve it: $(PY) -m http.server --directory build/site"
 
 kernel-report: $(STAMP) ## compile every kernel for every GPU and print registers, spills, shared memory and limits
 	@$(PY) -m epd_kernels.gate
@@ -88,7 +94,7 @@ nightly: $(STAMP) ## the tests that take longer than every change can afford
 	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted $(FRESH) -m "nightly or hypothesis"
 	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
 
-bench: $(STAMP) ## measure what the README quotes (about 35 minutes); the operator's figures on the one that is installed
+bench: $(STAMP) ## measure what docs/measurements.md quotes (about 35 minutes); the operator's figures on the one that is installed
 	@$(PY) -m bench.replay
 	@$(PY) -m bench.epd
 	@$(PY) -m bench.worker

@@ -1,6 +1,7 @@
 """Writes what is derived from the code: the CRD, the policies and the reference pages. `--check` only compares.
 
-The files are written beside their place and renamed, so that nobody ever reads half a file.
+Run it as `python -m docs.generate`. The files are written beside their place and renamed, so that nobody ever reads
+half a file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from epd_operator.api import crd, names
 from epd_operator.engines.reference.profile import REFERENCE
 from epd_operator.plan.conditions.reason import Reason
 from epd_operator.rules.owner import setter_of
+from tools.docs.wrap import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +32,7 @@ def generated() -> dict[str, str]:
     files["docs/reference/reasons.md"] = reasons_page()
     files["docs/reference/rules.md"] = page.text(NOTE)
     files["docs/reference/reference-engine.md"] = engine_page()
-    return files
+    return {path: wrapped(text) if path.endswith(".md") else text for path, text in files.items()}
 
 
 def api_page() -> str:
@@ -83,7 +85,7 @@ def engine_page() -> str:
 
 def main(argv: list[str]) -> int:
     """Write, or compare; the exit status is 1 when a file is not as the code says."""
-    parser = argparse.ArgumentParser(prog="docs/generate.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; say what is out of date")
     check = parser.parse_args(argv).check
     stale = [

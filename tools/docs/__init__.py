@@ -1,0 +1,1 @@
+"""What is made for, and checked in, the project's pages: the site, pictures of the terminal, printed output, words."""
