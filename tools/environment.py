@@ -17,8 +17,6 @@ from tools.program import Unfit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tools.tally import Tally
-
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 
@@ -36,18 +34,25 @@ def make(folder: Path) -> None:
     uv = folder / "bin" / "uv"
     into = ["--python", str(python)]
     bootstrap = ["--disable-pip-version-check", "--require-hashes", "-r", str(REQUIREMENTS / "bootstrap.txt")]
+    locked = ["--require-hashes", "-r", str(REQUIREMENTS / "dev.txt")]
+    commands: tuple[list[str | Path], ...] = (
+        [sys.executable, "-m", "venv", "--clear", folder],
+        [python, "-m", "pip", "install", "--quiet", *bootstrap],
+        [uv, "pip", "install", *into, *locked],
+        [uv, "pip", "install", *into, "--no-deps", "--no-build-isolation", "--editable", ROOT],
+    )
     with progress.step(f"making the Python environment in {folder.name}") as step:
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)], step)
-        _run([python, "-m", "pip", "install", "--quiet", *bootstrap], step)
-        locked = ["--require-hashes", "-r", str(REQUIREMENTS / "dev.txt")]
-        _run([uv, "pip", "install", *into, *locked], step, tally.Uv())
-        _run([uv, "pip", "install", *into, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)], step)
+        for number, command in enumerate(commands, start=1):
+            _run(command, step, f"step {number} of {len(commands)}")
 
 
-def _run(argv: Sequence[str | Path], step: progress.Step, counted: Tally | None = None) -> None:
+def _run(argv: Sequence[str | Path], step: progress.Step, where: str) -> None:
+    counted = tally.Uv()
+    step.far(where)
+
     def read(line: str) -> None:
-        if counted is not None and (far := counted.read(line)):
-            step.far(far)
+        if far := counted.read(line):
+            step.far(f"{where}, {far}")
 
     # Its bars would fill more than a line.
     done = program.watch(argv, read, env={**os.environ, "UV_NO_PROGRESS": "1"})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tools import apt, packages, progress
 from tools.cluster import access, binaries, machine
 from tools.cluster.layout import STATE
+from tools.images.store import OWN_IMAGES
 from tools.packages import Job
 from tools.program import Unfit
 
@@ -83,23 +84,27 @@ def provide(command: str) -> None:
     Raises:
         Unfit: It cannot be installed, or the machine is unfit otherwise; the message lists everything at once.
     """
-    brought = jobs = None
-    complaint: list[str] = []
+    brought, found = False, []
     try:
         brought = access.given() is not None
     except Unfit as error:
-        complaint.append(str(error))
-    jobs = wanted(command, os.environ, brought=bool(brought))
-    everything = command == "test"
-    complaint += faults(jobs, brought=bool(brought), everything=everything)
-    if complaint:
-        listed = "\n".join(f"  - {each}" for each in complaint)
-        spared = jobs & NO_CLUSTER
-        if command != "test" or os.environ.get("CI") or faults(spared, brought=False, everything=False):
-            raise Unfit(f"This machine cannot run `make {command}`:\n{listed}\n{machine.ELSEWHERE}")
-        progress.say(f"the tests on a cluster will be skipped here:\n{listed}\n{machine.ELSEWHERE}", "yellow")
-        jobs = spared
+        found.append(str(error))
+    jobs = wanted(command, os.environ, brought=brought)
+    found += faults(jobs, brought=brought, everything=command == "test")
+    if found:
+        listed = "\n".join(["", *(f"  - {each}" for each in found), *_ways_out(jobs)])
+        rest = jobs & NO_CLUSTER
+        if command != "test" or os.environ.get("CI") or faults(rest, brought=False, everything=False):
+            raise Unfit(f"This machine lacks what `{command}` needs:{listed}")
+        progress.say(f"the tests on a cluster are skipped, because this machine cannot run one:{listed}", "yellow")
+        jobs = rest
     apt.provide(packages.missing(*jobs))
+
+
+def _ways_out(jobs: frozenset[Job]) -> list[str]:
+    if Job.CLUSTER in jobs:
+        return [machine.ELSEWHERE]
+    return [OWN_IMAGES] if Job.IMAGES in jobs else []
 
 
 def table() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tools import program
 from tools.cluster.layout import cache_folder
+from tools.images import pip
 from tools.images.base import minimal
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".state", "build", "dist", ".
 OF_THE_HOST = ("/etc/resolv.conf", "/etc/hosts")
 """How names are resolved here."""
 PATH = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CARRIED = re.compile(r"(?i:\w+_proxy)|UV_(DEFAULT_INDEX|INDEX|INDEX_URL)|GO(PROXY|SUMDB|NOSUMDB|PRIVATE)|EPD_\w+")
+"""What says where packages and modules are to be had, and means the same there as here."""
+AUTHORITIES = Path("/usr/local/share/ca-certificates")
+"""Certificates that this machine trusts beside the public ones."""
 ENTER = """
 set -e
 root=$1; shift
@@ -49,7 +55,7 @@ class Machine:
         """Run a command there, in the checkout, by a user's usual environment; its mounts end with it."""
         home = "/root" if user == 0 else "/nonexistent"
         words = [f"PATH={PATH}", f"HOME={home}", "LC_ALL=C.UTF-8"]
-        words += [f"{name}={os.environ[name]}" for name in os.environ if name.lower().endswith("_proxy")]
+        words += [f"{name}={value}" for name, value in os.environ.items() if CARRIED.fullmatch(name)]
         words += [f"{name}={value}" for name, value in environment.items()]
         inner = ["env", "-i", *words, "sh", "-c", 'cd /checkout && exec "$@"', "-", *command]
         outer = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "-", str(self.root)]
@@ -93,6 +99,9 @@ def machine(folder: Path) -> Machine:
     acquire = program.run(["apt-config", "dump", "Acquire"]).stdout
     lines = [line for line in acquire.splitlines() if line.startswith("Acquire::") and " " in line]
     (root / "etc" / "apt" / "apt.conf.d" / "90host").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (root / "etc" / "pip.conf").write_text(pip.configuration(os.environ, pip.files(os.environ, Path.home())))
+    if AUTHORITIES.is_dir():
+        shutil.copytree(AUTHORITIES, root / AUTHORITIES.relative_to("/"), dirs_exist_ok=True)
     # Nothing here must outlive a loss of power.
     (root / "etc" / "dpkg" / "dpkg.cfg.d" / "unsafe-io").write_text("force-unsafe-io\n", encoding="ascii")
     shutil.copytree(CHECKOUT, root / "checkout", ignore=LEFT_OUT, symlinks=True)
