@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import program
+from tools import packages, program
 from tools.cluster.layout import cache_folder
 from tools.images import pip
 from tools.images.base import minimal
@@ -26,8 +26,10 @@ LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".state", "build", "dist", ".
 OF_THE_HOST = ("/etc/resolv.conf", "/etc/hosts")
 """How names are resolved here."""
 PATH = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-CARRIED = re.compile(r"(?i:\w+_proxy)|UV_(DEFAULT_INDEX|INDEX|INDEX_URL)|GO(PROXY|SUMDB|NOSUMDB|PRIVATE)|EPD_\w+")
-"""What says where packages and modules are to be had, and means the same there as here."""
+CARRIED = re.compile(
+    r"(?i:\w+_proxy)|UV_(DEFAULT_INDEX|INDEX|INDEX_URL)|GO(PROXY|SUMDB|NOSUMDB|PRIVATE)|EPD_\w+|SSL_CERT_FILE"
+)
+"""What says where packages and modules are to be had and whom to trust; it means the same there as here."""
 AUTHORITIES = Path("/usr/local/share/ca-certificates")
 """Certificates that this machine trusts beside the public ones."""
 ENTER = """
@@ -102,6 +104,11 @@ def machine(folder: Path) -> Machine:
     (root / "etc" / "pip.conf").write_text(pip.configuration(os.environ, pip.files(os.environ, Path.home())))
     if AUTHORITIES.is_dir():
         shutil.copytree(AUTHORITIES, root / AUTHORITIES.relative_to("/"), dirs_exist_ok=True)
+    bundle = Path(os.environ.get("SSL_CERT_FILE", ""))
+    if bundle.is_file() and bundle not in packages.CERTIFICATE_BUNDLES:
+        target = root / bundle.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(bundle, target)
     # Nothing here must outlive a loss of power.
     (root / "etc" / "dpkg" / "dpkg.cfg.d" / "unsafe-io").write_text("force-unsafe-io\n", encoding="ascii")
     shutil.copytree(CHECKOUT, root / "checkout", ignore=LEFT_OUT, symlinks=True)

@@ -104,7 +104,7 @@ def survey(*, go_needed: bool, state: Path) -> Facts:
         go=go_version(),
         go_needed=go_needed,
         socket_path=str(CONTAINERD_SOCKET) + ".ttrpc",
-        routes=_routes() if linux and packages.which("ip") else (),
+        routes=routes(Path("/proc/net/route").read_text(encoding="ascii")) if linux else (),
         free_bytes=shutil.disk_usage(_existing(state)).free,
     )
 
@@ -173,11 +173,24 @@ def _filesystems() -> frozenset[str]:
     return frozenset(line.split()[-1] for line in text.splitlines() if line.strip())
 
 
-def _routes() -> tuple[str, ...]:
-    done = program.run(["ip", "-4", "route", "show"])
-    ours = (f"dev {HOST_LINK}", f"dev {BRIDGE_LINK}")
-    rows = [line.split() for line in done.stdout.splitlines() if line and not any(link in line for link in ours)]
-    return tuple(row[0] for row in rows if re.match(r"\d+\.\d+\.\d+\.\d+", row[0]))
+def routes(table: str, ours: Sequence[str] = (HOST_LINK, BRIDGE_LINK)) -> tuple[str, ...]:
+    """Read the kernel's own table of IPv4 routes, which needs no program; default routes are left out.
+
+    Args:
+        table: The text of ``/proc/net/route``; destination and mask are the 32 bits of network order, as this
+            machine's own byte order writes them.
+        ours: Links whose routes do not count.
+
+    Returns:
+        The destinations, such as ``192.168.1.0/24``.
+    """
+    rows = [line.split() for line in table.splitlines()[1:]]
+    networks = [(_address(row[1]), _address(row[7])) for row in rows if row[0] not in ours]
+    return tuple(str(ipaddress.ip_network(f"{address}/{mask}")) for address, mask in networks if int(mask))
+
+
+def _address(word: str) -> ipaddress.IPv4Address:
+    return ipaddress.IPv4Address(int(word, 16).to_bytes(4, sys.byteorder))
 
 
 def _existing(path: Path) -> Path:

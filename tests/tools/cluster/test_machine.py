@@ -56,6 +56,22 @@ def test_go_is_not_asked_for_once_everything_is_built() -> None:
     assert machine.faults(replace(FIT, go=None, go_needed=False)) == []
 
 
+ROUTES = """\
+Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth0	00000000	0102A8C0	0003	0	0	0	00000000	0	0	0
+eth0	0002A8C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
+tun0	0000600A	00000000	0001	0	0	0	0000F0FF	0	0	0
+epd-host	00000A0A	00000000	0001	0	0	0	0000FFFF	0	0	0
+"""
+
+
+def test_routes_are_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.byteorder", "little")
+    assert machine.routes(ROUTES) == ("192.168.2.0/24", "10.96.0.0/12")
+    monkeypatch.setattr("sys.byteorder", "big")
+    assert machine.routes("head\neth0 C0A80200 00000000 0001 0 0 0 FFFFFF00 0 0 0\n") == ("192.168.2.0/24",)
+
+
 MOUNTS = """\
 /dev/sda / ext4 rw 0 0
 overlay /var/lib/docker/overlay2/x overlay rw 0 0
