@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+# Targets share the machine, and set-up must come first.
+.NOTPARALLEL:
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -25,26 +27,27 @@ PARALLEL := --numprocesses 2
 # By day the same tree gets the same verdict; by night property tests look at new examples, and say how to get them again.
 FRESH := --hypothesis-profile fresh
 
-.PHONY: help demo test check docs format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
+.PHONY: help python demo test check docs format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
-	@echo "==> Python environment in $(VENV)"
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; python3 is $$(python3 --version). Install it and run make again."; exit 2; }
-	@python3 -m venv --clear $(VENV) || { echo "python3 -m venv failed: on Debian and Ubuntu install the package python3-venv."; exit 2; }
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
-	@$(VENV)/bin/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
-	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+# Set-up runs on the machine's own Python, before the environment is made, so that it can install what that needs.
+python:
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; python3 is $$(python3 --version 2>&1). Install it and run make again." >&2; exit 2; }
+
+ready-%: python
+	@python3 -m tools.setup $*
+
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml | python
+	@python3 -m tools.setup environment
+	@python3 -m tools.environment $(VENV)
 	@touch $@
 
-demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, an image chat through encode, prefill and decode
+demo: ready-demo $(STAMP) ## run the main job for real: cluster, operator, one deployment, an image chat through encode, prefill and decode
 	@$(PY) -m e2e.demo
 
-test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
-	@echo "==> Libraries that the fast tests load"
-	@$(PY) -m tools.cluster packages
+test: ready-test check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Fast tests"
 	@$(VENV)/bin/pytest tests $(APART:%=--ignore %) $(PARALLEL) -m "not nightly"
 	@echo "==> Kernels in the interpreter"
@@ -88,17 +91,15 @@ docs: $(STAMP) ## build the site of the documentation in build/site; a broken li
 kernel-report: $(STAMP) ## compile every kernel for every GPU and print registers, spills, shared memory and limits
 	@$(PY) -m epd_kernels.gate
 
-nightly: $(STAMP) ## the tests that take longer than every change can afford
-	@$(PY) -m tools.cluster packages
+nightly: ready-test $(STAMP) ## the tests that take longer than every change can afford
 	@$(VENV)/bin/pytest tests e2e/tests $(APART:%=--ignore %) $(FRESH) -m "nightly or hypothesis"
 	@TRITON_INTERPRET=1 $(VENV)/bin/pytest tests/kernels/interpreted $(FRESH) -m "nightly or hypothesis"
 	@$(VENV)/bin/pytest tests/kernels/compiled -m nightly
 
-bench: $(STAMP) ## measure what docs/measurements.md quotes (about 35 minutes); the operator's figures on the one that is installed
+bench: ready-bench $(STAMP) ## measure what docs/measurements.md quotes (about 35 minutes); the operator's figures on the one that is installed
 	@$(PY) -m bench.replay
 	@$(PY) -m bench.epd
 	@$(PY) -m bench.worker
-	@$(PY) -m tools.cluster packages
 	@$(PY) -m bench.swapool
 	@$(PY) -m bench.kernels
 	@$(PY) -m bench.validate

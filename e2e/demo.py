@@ -26,7 +26,7 @@ from e2e.kube import Kube, Object, ready_pods, until
 from e2e.picture import RED_CIRCLE, red_circle
 from epd_operator.cli.reader import Deployment, Reader
 from epd_operator.cli.status import view
-from tools.cluster.machine import Unfit
+from tools.program import Unfit
 from tools.progress import say
 
 if TYPE_CHECKING:

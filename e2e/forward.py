@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import TYPE_CHECKING
 
+from tools import program
 from tools.cluster import access
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
     from types import TracebackType
 
@@ -37,7 +38,7 @@ class Forward:
         Raises:
             ConnectionError: When kubectl could not forward; the message holds its words.
         """
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = program.start(self.command)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         match = re.search(r"127\.0\.0\.1:(\d+)", line)

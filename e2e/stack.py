@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import packages, program
 from tools.cluster import access
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,13 +40,9 @@ def python(module: str, *args: str, capture: bool = False) -> str:
     Raises:
         subprocess.CalledProcessError: When it failed; it has said why.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", module, *args],
-        cwd=ROOT,
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE if capture else None,
-    )
+    stdout = subprocess.PIPE if capture else None
+    done = program.show([sys.executable, "-m", module, *args], cwd=ROOT, stdout=stdout)
+    done.check_returncode()
     return done.stdout or ""
 
 
@@ -77,12 +73,12 @@ def install(stack: Stack, *values: str) -> None:
     command += ["--wait", "--timeout", "120s"]
     for value in [*settings, *values]:
         command += ["--set", value]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    program.show(command, stdout=subprocess.DEVNULL).check_returncode()
 
 
 def kubectl_name() -> str:
     """How a person at this machine calls kubectl: by its name where it is installed, else by where ours is."""
-    return "kubectl" if shutil.which("kubectl") else str(access.tool("kubectl"))
+    return "kubectl" if packages.which("kubectl") else str(access.tool("kubectl"))
 
 
 def main() -> int:

@@ -29,7 +29,8 @@ if [ "$(uname -m)" != x86_64 ]; then torch=; fi # elsewhere: all of the lock fil
 python3 -m venv /tmp/pip
 python3 -m venv --without-pip /opt/venv
 packages=$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-install() { /tmp/pip/bin/pip --quiet --python /opt/venv/bin/python install --no-deps --no-compile "$@"; }
+# Not quiet: how far an image is, is counted from the lines that say what is collected.
+install() { /tmp/pip/bin/pip --python /opt/venv/bin/python install --progress-bar off --no-deps --no-compile "$@"; }
 
 if [ "$torch" = torch-cpu ]; then
     # These two are small, and torch calls them on a CPU too: to count devices, and for its profiler.
@@ -40,6 +41,7 @@ if [ "$torch" = torch-cpu ]; then
         install --index-url "$torch_index" "torch==$version"
     fi
 fi
+echo "locked distributions: $(grep -c '^[a-z0-9][^ ]*==' "$locked")"
 install --require-hashes --requirement "$locked"
 if [ -d "$packages/mooncake" ]; then
     # Programs that nothing of ours runs: a third of the package.

@@ -163,9 +163,9 @@ def test_the_plain_manifests_are_the_rendered_chart() -> None:
 
 
 def test_kustomize_makes_the_chart_s_crd_and_policies() -> None:
-    def shared(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    def shared(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
         kinds = ("CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-        return {_name(one): one for one in found if one["kind"] in kinds}
+        return {_name(one): one for one in objects if one["kind"] in kinds}
 
     rendered = shared(plain(documents(template())))
     for document in rendered.values():

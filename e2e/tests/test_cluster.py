@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.kube import until
+from tools import program
 from tools.cluster import access, components, kwok, machine, pause, process, registry
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ def image(able: None, tmp_path_factory: pytest.TempPathFactory) -> str:
     if access.given() is not None:
         pytest.skip("these tests are about the local cluster; KUBECONFIG names another")
     up()
-    busybox = machine.command("busybox")
+    busybox = program.path("busybox")
     file: Path = tmp_path_factory.mktemp("image") / "tools.tar"
-    with open(busybox, "rb") as program:  # noqa: PTH123 - a path from PATH, read once
-        file.write_bytes(pause.archive(program.read(), "amd64" if machine.processor() == "x86_64" else "arm64"))
+    with open(busybox, "rb") as source:  # noqa: PTH123 - a path from PATH, read once
+        file.write_bytes(pause.archive(source.read(), "amd64" if machine.processor() == "x86_64" else "arm64"))
     return registry.load(str(file))
 
 

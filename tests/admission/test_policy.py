@@ -151,7 +151,9 @@ def test_the_ids_of_flag_findings_are_those_of_the_judgement() -> None:
 
 
 def test_kubernetes_knows_every_field() -> None:
-    documents = [found for text in manifest.texts().values() for found in yaml.load_all(text, Loader=yaml.CSafeLoader)]
+    documents = [
+        document for text in manifest.texts().values() for document in yaml.load_all(text, Loader=yaml.CSafeLoader)
+    ]
     assert len(documents) == 2 * len(policies())
     for document in documents:
         require_known(document, OLDEST)

@@ -203,8 +203,8 @@ def test_samples_are_valid_and_the_engine_takes_them(path: Path) -> None:
 
 
 def kustomization(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    return found
+    kustomization: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    return kustomization
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tools.cluster import binaries, lifecycle, machine
+from tools import packages
+from tools.cluster import binaries, lifecycle
 from tools.cluster.layout import AUDIT_LOG, CONTEXT, HOST_ADDRESS, KUBECONFIG
+from tools.program import Unfit
 
 
 def given() -> Path | None:
     """Return the KUBECONFIG that the caller brought; None when it is unset or names our own file.
 
     Raises:
-        machine.Unfit: It names several files, or one that does not exist.
+        Unfit: It names several files, or one that does not exist.
     """
     value = os.environ.get("KUBECONFIG", "")
     if not value:
         return None
     if os.pathsep in value:
-        raise machine.Unfit(f"KUBECONFIG={value}: it must name one file here, so that nobody has to guess which wins.")
+        raise Unfit(f"KUBECONFIG={value}: it must name one file here, so that nobody has to guess which wins.")
     path = Path(value).expanduser()
     if path.resolve() == KUBECONFIG.resolve():
         return None
     if not path.is_file():
-        raise machine.Unfit(f"KUBECONFIG={value}: there is no such file. Unset it to use the local cluster.")
+        raise Unfit(f"KUBECONFIG={value}: there is no such file. Unset it to use the local cluster.")
     return path
 
 
@@ -32,11 +34,11 @@ def kubeconfig() -> Path:
     """Return the kubeconfig in use: the caller's KUBECONFIG, or the local cluster's.
 
     Raises:
-        machine.Unfit: There is neither.
+        Unfit: There is neither.
     """
     path = given() or KUBECONFIG
     if not path.is_file():
-        raise machine.Unfit(
+        raise Unfit(
             "There is no cluster: run `python -m tools.cluster up`, or set KUBECONFIG to the file of one you may use."
         )
     return path
@@ -57,12 +59,22 @@ def tool(name: str) -> Path:
 
     Raises:
         KeyError: Unknown name; the message lists the names.
-        machine.Unfit: It must be built, and cannot.
+        Unfit: It must be built, and cannot.
     """
-    built = binaries.folder(binaries.module_of(name)).is_dir()
-    if not built and given() is not None and (found := machine.which(name)) is not None:
-        return Path(found)
-    return binaries.program(name)
+    return (found(name) if given() is not None else None) or binaries.path(name)
+
+
+def found(name: str) -> Path | None:
+    """Return a program that is built already or lies on PATH; None where it would have to be built.
+
+    Raises:
+        KeyError: Unknown name; the message lists the names.
+    """
+    built = binaries.folder(binaries.module_of(name))
+    if built.is_dir():
+        return built / name
+    on_path = packages.which(name)
+    return None if on_path is None else Path(on_path)
 
 
 def host_address() -> str:
@@ -80,12 +92,12 @@ def require_throwaway(context: str) -> None:
         context: The context the caller is about to change.
 
     Raises:
-        machine.Unfit: It is not the local cluster's, and ``EPD_THROWAWAY_CONTEXT`` does not name it.
+        Unfit: It is not the local cluster's, and ``EPD_THROWAWAY_CONTEXT`` does not name it.
     """
     if context == CONTEXT and given() is None:
         return
     if os.environ.get("EPD_THROWAWAY_CONTEXT") != context:
-        raise machine.Unfit(
+        raise Unfit(
             f"Context {context!r}: this would delete and change things cluster-wide, and only the local cluster "
             f"({CONTEXT}) may be treated so unasked.\n"
             f"If that cluster may be thrown away, say so: EPD_THROWAWAY_CONTEXT={context}"
@@ -108,6 +120,6 @@ def unavailable() -> str | None:
     try:
         if given() is None:
             lifecycle.check()
-    except machine.Unfit as reason:
+    except Unfit as reason:
         return str(reason)
     return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
+from tools import program
 from tools.cluster import machine
 from tools.cluster.layout import GO_MODULES
+from tools.program import Unfit
 
 LEADER_WORKER_SET = "leaderworkersets.leaderworkerset.x-k8s.io"
 _MODULE = "sigs.k8s.io/lws"
@@ -19,15 +20,15 @@ def leader_worker_set() -> Path:
     """Return the CustomResourceDefinition of LeaderWorkerSet, downloading its module (1.5 MB) the first time.
 
     Raises:
-        machine.Unfit: Go is missing, or the module cannot be had.
+        Unfit: Go is missing, or the module cannot be had.
     """
     machine.require_go()
     environment = {**os.environ, "GOWORK": "off", "GOFLAGS": ""}
     command = ["go", "mod", "download", "-json", _MODULE]
     source = GO_MODULES / "lws"
-    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    done = program.run(command, cwd=source, env=environment)
     if done.returncode:
-        raise machine.Unfit(
+        raise Unfit(
             f"go mod download in {source} failed:\n{(done.stdout + done.stderr).strip()}\n"
             "Way out: the Go module proxy must be reachable once (GOPROXY)."
         )

@@ -6,15 +6,15 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tools import progress
+from tools import program, progress, tally
 from tools.cluster import machine
 from tools.cluster.layout import GO_MODULES, cache_folder
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 KUBERNETES_VERSION = "v1.36.3"
 HELM_VERSION = "v4.2.4"
 _STRIP = "-s -w"
+LINKED_ANEW = "not installed but available in build cache"
+"""Why `go list` calls a program stale of which everything is compiled."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,12 @@ def module_of(program: str) -> Module:
     raise KeyError(f"no module builds {program!r}; there are: {', '.join(known)}")
 
 
-def program(name: str) -> Path:
+def path(name: str) -> Path:
     """Return the path of a program, building its module first when the cache does not hold it.
 
     Raises:
         KeyError: Unknown name.
-        machine.Unfit: Go is missing or the build failed.
+        Unfit: Go is missing or the build failed.
     """
     module = module_of(name)
     return ensure(module) / name
@@ -134,7 +136,7 @@ def ensure(module: Module) -> Path:
     keeps two commands from building the same thing at once.
 
     Raises:
-        machine.Unfit: Go is missing or too old, or the build failed (the message ends with the compiler's last lines).
+        Unfit: Go is missing or too old, or the build failed (the message ends with the compiler's last lines).
     """
     target = folder(module)
     if target.is_dir():
@@ -143,32 +145,50 @@ def ensure(module: Module) -> Path:
     with _lock(target):
         if target.is_dir():
             return target
-        with progress.reminders(f"building {module.name} ({', '.join(module.programs)}): minutes the first time"):
-            _build(module, target)
-        progress.say(f"built {module.name}")
+        with progress.step(f"building {module.name} ({', '.join(module.programs)})") as step:
+            _build(module, target, step)
     return target
 
 
-def _build(module: Module, target: Path) -> None:
+def _build(module: Module, target: Path, step: progress.Step) -> None:
     scratch = tempfile.mkdtemp(prefix=f".{module.name}-", dir=target.parent)
     try:
         output = target.parent / scratch
         output.chmod(0o755)
-        command = ["go", "build", *module.flags, "-o", f"{output}/", "tool"]
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
-        done = subprocess.run(command, cwd=module.source, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-            raise machine.Unfit(
-                f"go build of {module.source} failed with status {done.returncode}:\n{tail}\n"
-                "Way out: the Go module proxy must be reachable once (GOPROXY); nothing else is downloaded later."
-            )
+        stale = _stale(module, step)
+        _go(module, ["build", "-v", *module.flags, "-o", f"{output}/", "tool"], step, tally.GoBuild(stale))
         for name, file in module.programs.items():
             if name != file:
                 (output / file).rename(output / name)
         output.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _stale(module: Module, step: progress.Step) -> int:
+    """Download the modules, and count the packages that the compiler's cache does not hold for this build."""
+    listing = ["list", "-deps", "-f", "{{.ImportPath}}:{{.Stale}}:{{.StaleReason}}", *module.flags, "tool"]
+    printed = _go(module, listing, step, tally.GoModules())
+    return sum(":true:" in line and not line.endswith(LINKED_ANEW) for line in printed)
+
+
+def _go(module: Module, arguments: list[str], step: progress.Step, counted: tally.Tally) -> list[str]:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
+    printed: list[str] = []
+
+    def read(line: str) -> None:
+        printed.append(line)
+        if far := counted.read(line):
+            step.far(far)
+
+    done = program.watch(["go", *arguments], read, cwd=module.source, env=environment)
+    if done.status:
+        tail = "\n".join(done.tail[-15:])
+        raise Unfit(
+            f"go {arguments[0]} of {module.source} failed with status {done.status}:\n{tail}\n"
+            "Way out: the Go module proxy must be reachable once (GOPROXY); nothing else is downloaded later."
+        )
+    return printed
 
 
 @contextmanager

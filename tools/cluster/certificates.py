@@ -6,13 +6,13 @@ Kubernetes reads who a client is from its certificate: the common name is the us
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cluster import machine
+from tools import program
 from tools.cluster.layout import API_SERVICE_ADDRESS, CERTIFICATES, CLUSTER_DOMAIN, HOST_ADDRESS, NODE, NODE_ADDRESS
+from tools.program import Unfit
 
 DAYS = "3650"
 _NAMES = (
@@ -67,7 +67,7 @@ def ensure() -> None:
     """Draw every key and certificate that is missing; what is there stays.
 
     Raises:
-        machine.Unfit: openssl failed.
+        Unfit: openssl failed.
     """
     CERTIFICATES.mkdir(parents=True, exist_ok=True)
     CERTIFICATES.chmod(0o700)
@@ -155,6 +155,6 @@ def _key(name: str) -> None:
 
 
 def _openssl(*arguments: str) -> None:
-    done = subprocess.run([machine.command("openssl"), *arguments], capture_output=True, text=True, check=False)
+    done = program.run(["openssl", *arguments])
     if done.returncode:
-        raise machine.Unfit(f"openssl {' '.join(arguments)} failed:\n{done.stderr.strip()}")
+        raise Unfit(f"openssl {' '.join(arguments)} failed:\n{done.stderr.strip()}")

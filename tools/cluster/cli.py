@@ -1,4 +1,4 @@
-"""The command line: ``python -m tools.cluster up|down|status|load|logs|build|packages``."""
+"""The command line: ``python -m tools.cluster up|down|status|load|logs|build``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import fcntl
 import json
 import os
-import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tools import progress
-from tools.cluster import access, binaries, kwok, lifecycle, machine, network, registry, status
+from tools import program, progress
+from tools.cluster import access, binaries, kwok, lifecycle, network, registry, status
 from tools.cluster.layout import AUDIT_LOG, CONTEXT, KUBECONFIG, LOGS, STATE, cache_folder
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,8 +69,6 @@ def parser() -> argparse.ArgumentParser:
     logs.set_defaults(run=_logs)
     build = commands.add_parser("build", help="check the machine, install packages, build programs; start nothing")
     build.set_defaults(run=_build)
-    packages = commands.add_parser("packages", help="install the libraries that the tests without a cluster need")
-    packages.set_defaults(run=_packages)
     return top
 
 
@@ -80,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
-    except (machine.Unfit, ValueError) as error:
+    except (Unfit, ValueError) as error:
         print(progress.coloured(str(error), "red"), file=sys.stderr)
         return UNFIT
     except BrokenPipeError:  # the reader has seen enough, as with `status | head`
@@ -105,9 +103,9 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _check_given(path: Path) -> None:
     command = [str(access.tool("kubectl")), f"--kubeconfig={path}", "--request-timeout=10s", "get", "--raw=/readyz"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = program.run(command)
     if done.returncode:
-        raise machine.Unfit(
+        raise Unfit(
             f"KUBECONFIG={path}: that cluster does not answer: {done.stderr.strip()}\n"
             "Unset KUBECONFIG to use the local cluster."
         )
@@ -116,7 +114,7 @@ def _check_given(path: Path) -> None:
 
 def _down(_: argparse.Namespace) -> int:
     if (path := access.given()) is not None:
-        raise machine.Unfit(
+        raise Unfit(
             f"KUBECONFIG={path} is not the local cluster's: `down` never touches another cluster.\n"
             f"To end the local one ({CONTEXT}): env -u KUBECONFIG python -m tools.cluster down"
         )
@@ -126,7 +124,7 @@ def _down(_: argparse.Namespace) -> int:
         progress.say(f"the local cluster is not up: nothing to do{hint}")
         return 0
     if os.geteuid() != 0:
-        raise machine.Unfit("`down` needs root, as `up` did: run it with sudo -E.")
+        raise Unfit("`down` needs root, as `up` did: run it with sudo -E.")
     with _alone():
         lifecycle.down()
     return 0
@@ -145,7 +143,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> int:
     if (path := access.given()) is not None:
-        raise machine.Unfit(
+        raise Unfit(
             f"KUBECONFIG={path}: `load` pushes to the local cluster's registry only. "
             "Push the image to a registry that cluster pulls from (`kind load docker-image` for kind)."
         )
@@ -159,22 +157,15 @@ def _logs(arguments: argparse.Namespace) -> int:
         known["audit"] = AUDIT_LOG
     if arguments.component not in known:
         listed = ", ".join(known) or "none, the cluster was never up"
-        raise machine.Unfit(f"There is no log of {arguments.component!r}; there are: {listed}.")
+        raise Unfit(f"There is no log of {arguments.component!r}; there are: {listed}.")
     follow = ["-F"] if arguments.follow else []
-    command = [machine.command("tail"), *follow, "-n", str(arguments.lines), str(known[arguments.component])]
-    return subprocess.run(command, check=False).returncode
+    command = ["tail", *follow, "-n", str(arguments.lines), str(known[arguments.component])]
+    return program.show(command).returncode
 
 
 def _build(_: argparse.Namespace) -> int:
     lifecycle.prepare(everything=True)
     progress.say("everything is installed and built", "green")
-    return 0
-
-
-def _packages(_: argparse.Namespace) -> int:
-    names = ", ".join(machine.LIBRARIES)
-    done = "installed" if machine.provide_libraries() else "there already"
-    progress.say(f"libraries of Mooncake ({names}): {done}", "green")
     return 0
 
 

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tools import packages, program
 from tools.cluster import binaries, certificates, configuration, kubeconfig, machine, network, process
 from tools.cluster.layout import (
     API_URL,
@@ -23,6 +24,7 @@ from tools.cluster.layout import (
     STATE,
     cache_folder,
 )
+from tools.program import Unfit
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def start(component: Component, surroundings: str) -> bool:
         return False
     process.stop(component.pid_file, grace_seconds=component.grace_seconds)
     configuration.write(component.files)
+    program.check(component.argv[0])
     process.start(
         component.pid_file,
         [*network.enter(), *component.argv],
@@ -120,7 +123,7 @@ def etcd() -> Component:
     return Component(
         "etcd",
         (
-            str(binaries.program("etcd")),
+            str(binaries.path("etcd")),
             f"--name={NODE}",
             f"--data-dir={STATE}/etcd",
             "--listen-client-urls=http://127.0.0.1:2379",
@@ -140,12 +143,12 @@ def etcd() -> Component:
 
 def containerd() -> Component:
     """Return the container runtime, with folders and socket of its own."""
-    plugins = machine.cni_folder()
+    plugins = packages.cni_folder()
     if plugins is None:
-        raise machine.Unfit("The CNI plugins are not installed (Debian: containernetworking-plugins).")
+        raise Unfit("The CNI plugins are not installed (Debian: containernetworking-plugins).")
     return Component(
         "containerd",
-        (machine.command("containerd"), f"--config={configuration.CONTAINERD}", "--log-level=warn"),
+        (program.path("containerd"), f"--config={configuration.CONTAINERD}", "--log-level=warn"),
         str(CONTAINERD_SOCKET),
         files={
             configuration.CONTAINERD: configuration.containerd(
@@ -166,7 +169,7 @@ def registry() -> Component:
     (cache_folder() / "registry").mkdir(parents=True, exist_ok=True)
     return Component(
         "registry",
-        (machine.command("docker-registry"), "serve", str(configuration.REGISTRY_FILE)),
+        (program.path("docker-registry"), "serve", str(configuration.REGISTRY_FILE)),
         f"http://{REGISTRY}/v2/",
         files={configuration.REGISTRY_FILE: configuration.registry()},
     )
@@ -178,7 +181,7 @@ def api_server() -> Component:
     return Component(
         "kube-apiserver",
         (
-            str(binaries.program("kube-apiserver")),
+            str(binaries.path("kube-apiserver")),
             "--etcd-servers=http://127.0.0.1:2379",
             f"--bind-address={NODE_ADDRESS}",
             f"--advertise-address={NODE_ADDRESS}",
@@ -233,7 +236,7 @@ def controller_manager() -> Component:
     return Component(
         "kube-controller-manager",
         (
-            str(binaries.program("kube-controller-manager")),
+            str(binaries.path("kube-controller-manager")),
             *_secure_port(10257),
             f"--kubeconfig={config}",
             f"--authentication-kubeconfig={config}",
@@ -259,7 +262,7 @@ def scheduler() -> Component:
     return Component(
         "kube-scheduler",
         (
-            str(binaries.program("kube-scheduler")),
+            str(binaries.path("kube-scheduler")),
             *_secure_port(10259),
             f"--kubeconfig={config}",
             f"--authentication-kubeconfig={config}",
@@ -278,7 +281,7 @@ def kubelet() -> Component:
     return Component(
         "kubelet",
         (
-            str(binaries.program("kubelet")),
+            str(binaries.path("kubelet")),
             f"--config={configuration.KUBELET}",
             f"--kubeconfig={kubeconfig.path('kubelet')}",
             f"--root-dir={STATE}/kubelet",
@@ -296,7 +299,7 @@ def proxy() -> Component:
     """Return kube-proxy, which turns Services into rules of the cluster's network namespace."""
     return Component(
         "kube-proxy",
-        (str(binaries.program("kube-proxy")), f"--config={configuration.PROXY}"),
+        (str(binaries.path("kube-proxy")), f"--config={configuration.PROXY}"),
         f"http://{NODE_ADDRESS}:10256/livez",
         needs=("kube-apiserver",),
         files={configuration.PROXY: configuration.proxy()},
@@ -307,7 +310,7 @@ def dns() -> Component:
     """Return CoreDNS."""
     return Component(
         "coredns",
-        (str(binaries.program("coredns")), "-conf", str(configuration.DNS)),
+        (str(binaries.path("coredns")), "-conf", str(configuration.DNS)),
         f"http://{NODE_ADDRESS}:8054/ready",
         needs=("kube-apiserver",),
         files={configuration.DNS: configuration.dns()},
@@ -319,7 +322,7 @@ def kwok() -> Component:
     return Component(
         "kwok",
         (
-            str(binaries.program("kwok")),
+            str(binaries.path("kwok")),
             f"--kubeconfig={kubeconfig.path('kwok')}",
             f"--config={configuration.STAGES}",
             "--manage-all-nodes=false",

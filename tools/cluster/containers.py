@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools import program
 from tools.cluster import machine
 from tools.cluster.layout import CONTAINERD_SOCKET, NAMESPACE, RUN, STATE
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,7 @@ def kill(others: Callable[[], set[int]] = set) -> int:
             _kill(pid)
         killed |= pids
         if time.monotonic() > deadline:
-            raise machine.Unfit(f"Processes {sorted(pids)} of our containers do not end, not even on SIGKILL.")
+            raise Unfit(f"Processes {sorted(pids)} of our containers do not end, not even on SIGKILL.")
         time.sleep(_POLL_SECONDS)
     return len(killed)
 
@@ -96,7 +97,7 @@ def remove_cgroups() -> None:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise machine.Unfit(f"The cgroup {folder} cannot be removed: {error.strerror}.") from error
+                raise Unfit(f"The cgroup {folder} cannot be removed: {error.strerror}.") from error
 
 
 def mounts(below: Path) -> list[str]:
@@ -110,13 +111,13 @@ def unmount(below: Path) -> None:
     """Unmount everything below a folder.
 
     Raises:
-        machine.Unfit: A mount is left.
+        Unfit: A mount is left.
     """
     for _ in range(3):  # the same point may be mounted over more than once
         for point in mounts(below):
-            subprocess.run([machine.command("umount"), "--lazy", point], capture_output=True, check=False)
+            program.run(["umount", "--lazy", point])
     if left := mounts(below):
-        raise machine.Unfit(f"Cannot unmount: {', '.join(left)}")
+        raise Unfit(f"Cannot unmount: {', '.join(left)}")
 
 
 def note_folders() -> None:
@@ -193,7 +194,7 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="ascii")
     except OSError as error:
-        raise machine.Unfit(
+        raise Unfit(
             f"The kernel refuses {text!r} in {file}: {error.strerror}.\n"
             "In a container, run it with a cgroup namespace whose root holds no process, or use another cluster.\n"
             f"{machine.ELSEWHERE}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
-from tools.cluster import access, machine
+from tools import program
+from tools.cluster import access
+from tools.program import Unfit
 
 ANNOTATION = "kwok.x-k8s.io/node"
 TAINT = {"key": ANNOTATION, "value": "fake", "effect": "NoSchedule"}
@@ -47,7 +48,7 @@ def add_nodes(count: int) -> list[str]:
         Their names, ``kwok-0`` onwards.
 
     Raises:
-        machine.Unfit: The cluster refuses them or they do not become Ready (does kwok run there?).
+        Unfit: The cluster refuses them or they do not become Ready (does kwok run there?).
         ValueError: `count` is out of range.
     """
     if not 1 <= count <= 1000:
@@ -63,19 +64,13 @@ def remove_nodes() -> None:
     """Remove every fake node, and with them (by the node's garbage collection) their pods.
 
     Raises:
-        machine.Unfit: The cluster refuses.
+        Unfit: The cluster refuses.
     """
     selector = ",".join(f"{key}={value}" for key, value in NODE_SELECTOR.items())
     _kubectl("delete", "nodes", f"--selector={selector}", "--ignore-not-found")
 
 
 def _kubectl(*arguments: str, document: dict[str, Any] | None = None) -> None:
-    done = subprocess.run(
-        [*access.kubectl(), *arguments],
-        input=json.dumps(document) if document else None,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = program.run([*access.kubectl(), *arguments], text=json.dumps(document) if document else None)
     if done.returncode:
-        raise machine.Unfit(f"kubectl {' '.join(arguments[:2])} failed:\n{done.stderr.strip()}")
+        raise Unfit(f"kubectl {' '.join(arguments[:2])} failed:\n{done.stderr.strip()}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import progress
+from tools import apt, packages, program, progress
 from tools.cluster import (
     addon,
     binaries,
@@ -25,6 +24,8 @@ from tools.cluster import (
     registry,
 )
 from tools.cluster.layout import KUBECONFIG, LOGS, NODE, REGISTRY, RUN, STATE
+from tools.packages import Job
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,17 +40,18 @@ _BOOT = STATE / "boot"
 _ROLES = Path(__file__).with_name("roles.yaml")
 
 
-def check() -> machine.Facts:
+def check() -> None:
     """Look at the machine and change nothing.
 
     Raises:
-        machine.Unfit: The machine cannot run the cluster; all its faults are listed.
+        Unfit: The machine cannot run the cluster; all its faults are listed.
     """
-    facts = machine.survey(go_needed=bool(binaries.uncached()), state=STATE)
-    if found := machine.faults(facts):
+    found = machine.faults(machine.survey(go_needed=bool(binaries.uncached()), state=STATE))
+    if (obstacle := apt.obstacle(packages.missing(Job.CLUSTER))) is not None:
+        found.append(obstacle)
+    if found:
         listed = "\n".join(f"  - {fault}" for fault in found)
-        raise machine.Unfit(f"This machine cannot run the local cluster:\n{listed}\n{machine.ELSEWHERE}")
-    return facts
+        raise Unfit(f"This machine cannot run the local cluster:\n{listed}\n{machine.ELSEWHERE}")
 
 
 def prepare(*, everything: bool = False) -> None:
@@ -59,11 +61,10 @@ def prepare(*, everything: bool = False) -> None:
         everything: Build what only tests need, too.
 
     Raises:
-        machine.Unfit: The machine cannot run the cluster, or a package or program cannot be had.
+        Unfit: The machine cannot run the cluster, or a package or program cannot be had.
     """
-    facts = check()
-    if facts.missing_packages:
-        machine.install(facts.missing_packages)
+    check()
+    apt.provide(packages.missing(Job.CLUSTER))
     for module in binaries.uncached(everything=everything):
         binaries.ensure(module)
     if everything:
@@ -74,7 +75,7 @@ def up() -> None:
     """Bring the cluster up, or repair it. What already serves is left alone.
 
     Raises:
-        machine.Unfit: The machine cannot run it, or a component does not come to serve.
+        Unfit: The machine cannot run it, or a component does not come to serve.
     """
     prepare()
     take_over()
@@ -91,7 +92,7 @@ def up() -> None:
     network.ensure()
     namespace = network.identity()
     if namespace is None:
-        raise machine.Unfit("The network namespace vanished while the cluster was started.")
+        raise Unfit("The network namespace vanished while the cluster was started.")
     start(components.components(), f"{namespace} {certificates.identity()}")
     _settle()
     progress.say(f"cluster serves: {KUBECONFIG} (context epd-local), registry {REGISTRY}", "green")
@@ -105,7 +106,7 @@ def start(wanted: Sequence[Component], surroundings: str) -> None:
         surroundings: What they share; a component that was started in others is started again.
 
     Raises:
-        machine.Unfit: One ends, or does not come to serve; the message ends with its last words.
+        Unfit: One ends, or does not come to serve; the message ends with its last words.
     """
     serving: set[str] = set()
     waiting = list(wanted)
@@ -126,7 +127,7 @@ def start(wanted: Sequence[Component], surroundings: str) -> None:
                 started.remove(component)
                 serving.add(component.name)
             elif not component.running():
-                raise machine.Unfit(f"{component.name} ended.\n{_tail(component)}")
+                raise Unfit(f"{component.name} ended.\n{_tail(component)}")
         elapsed = time.monotonic() - began
         for component in [c for c in started if c.name in found and elapsed > HUNG_SECONDS]:
             progress.say(f"{component.name} runs but does not serve: starting it again", "yellow")
@@ -136,7 +137,7 @@ def start(wanted: Sequence[Component], surroundings: str) -> None:
             waiting.append(component)
         if elapsed > SERVE_SECONDS:
             late = next(iter(started or waiting))
-            raise machine.Unfit(f"{late.name} does not serve: {probe.fault(late.health)}\n{_tail(late)}")
+            raise Unfit(f"{late.name} does not serve: {probe.fault(late.health)}\n{_tail(late)}")
         time.sleep(_POLL_SECONDS)
 
 
@@ -149,10 +150,10 @@ def _arrived(component: Component) -> None:
 
 
 def _apply_roles() -> None:
-    command = [str(binaries.program("kubectl")), f"--kubeconfig={KUBECONFIG}", "apply", "--server-side", "-f"]
-    done = subprocess.run([*command, str(_ROLES)], capture_output=True, text=True, check=False)
+    command = [str(binaries.path("kubectl")), f"--kubeconfig={KUBECONFIG}", "apply", "--server-side", "-f"]
+    done = program.run([*command, str(_ROLES)])
     if done.returncode:
-        raise machine.Unfit(f"The roles of CoreDNS and kwok cannot be applied:\n{done.stderr.strip()}")
+        raise Unfit(f"The roles of CoreDNS and kwok cannot be applied:\n{done.stderr.strip()}")
 
 
 def _settle() -> None:
@@ -168,7 +169,7 @@ def _settle() -> None:
         deadline = time.monotonic() + SERVE_SECONDS
         while not holds():
             if time.monotonic() > deadline:
-                raise machine.Unfit(f"Waited {SERVE_SECONDS:.0f} s for {text}; the kubelet's log is in {LOGS}.")
+                raise Unfit(f"Waited {SERVE_SECONDS:.0f} s for {text}; the kubelet's log is in {LOGS}.")
             time.sleep(_POLL_SECONDS)
 
 
@@ -182,7 +183,7 @@ def down() -> None:
     """End every process of the cluster and remove all it made, caches excepted.
 
     Raises:
-        machine.Unfit: Something of it cannot be removed.
+        Unfit: Something of it cannot be removed.
     """
     progress.say(f"ended {_stop()} processes of the cluster")
     progress.say(f"ended {containers.kill()} processes of pods")
@@ -202,11 +203,11 @@ def take_over() -> None:
     """Refuse where another checkout's cluster is up; clear what one left whose state folder is gone.
 
     Raises:
-        machine.Unfit: Another checkout's cluster is up.
+        Unfit: Another checkout's cluster is up.
     """
     owner = network.owner()
     if owner is not None and owner != STATE and any(map(process.alive, map(process.read, _pid_files(owner)))):
-        raise machine.Unfit(
+        raise Unfit(
             f"The cluster of another checkout is up, and one machine can run one: {owner}\n"
             f"Use it with KUBECONFIG={owner / KUBECONFIG.name}, or end it there with `python -m tools.cluster down`."
         )

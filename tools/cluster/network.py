@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tools import program
 from tools.cluster import machine
 from tools.cluster.layout import (
     BRIDGE,
@@ -17,6 +18,10 @@ from tools.cluster.layout import (
     SERVICE_NETWORK,
     STATE,
 )
+from tools.program import Unfit
+
+if TYPE_CHECKING:
+    import subprocess
 
 OWNER = Path("/run/epd-cluster")
 """Names the state folder of the cluster that is up: there is one network namespace on a machine, and many checkouts."""
@@ -47,7 +52,7 @@ def pids() -> set[int]:
 
 def enter() -> list[str]:
     """Return the words that run a command inside the namespace (its pid stays the one that was started)."""
-    return [machine.command("nsenter"), f"--net={NAMESPACE_FILE}", "--"]
+    return [program.path("nsenter"), f"--net={NAMESPACE_FILE}", "--"]
 
 
 def identity() -> str | None:
@@ -66,7 +71,7 @@ def ensure() -> None:
     """Make the network, or repair what is missing.
 
     Raises:
-        machine.Unfit: The kernel refuses one of the steps.
+        Unfit: The kernel refuses one of the steps.
     """
     if identity() is None:
         remove()
@@ -88,7 +93,7 @@ def remove() -> None:
     OWNER.unlink(missing_ok=True)
     folder = NAMESPACE_FILE.parent
     if folder.is_dir() and not any(folder.iterdir()):  # `ip netns add` mounted the folder on itself, to share it
-        subprocess.run([machine.command("umount"), str(folder)], capture_output=True, check=False)
+        program.run(["umount", str(folder)])
 
 
 def _bridge() -> None:
@@ -115,19 +120,19 @@ def _there(link: str, *, inside: bool) -> bool:
 
 def _sysctl(setting: str) -> None:
     if setting.startswith("net.bridge.") and not Path("/proc/sys/net/bridge").exists():
-        subprocess.run([machine.command("modprobe"), "br_netfilter"], capture_output=True, check=False)
+        program.run(["modprobe", "br_netfilter"])
     name, _, value = setting.partition("=")
     file = "/proc/sys/" + name.replace(".", "/")
-    _run([*enter(), "/bin/sh", "-c", f"echo {value} > {file}"])
+    _run([*enter(), program.path("sh"), "-c", f"echo {value} > {file}"])
 
 
 def _ip(*arguments: str, check: bool = True, inside: bool = False) -> subprocess.CompletedProcess[str]:
     prefix = enter() if inside else []
-    return _run([*prefix, machine.command("ip"), *arguments], check=check)
+    return _run([*prefix, program.path("ip"), *arguments], check=check)
 
 
 def _run(argv: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = program.run(argv)
     if check and done.returncode:
-        raise machine.Unfit(f"`{' '.join(argv)}` failed: {done.stderr.strip()}\n{machine.ELSEWHERE}")
+        raise Unfit(f"`{' '.join(argv)}` failed: {done.stderr.strip()}\n{machine.ELSEWHERE}")
     return done

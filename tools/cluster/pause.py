@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
+from tools import program
 from tools.cluster import machine
 from tools.cluster.layout import CONTAINERD_SOCKET, PAUSE_IMAGE
+from tools.program import Unfit
 
 
 def archive(busybox: bytes, architecture: str) -> bytes:
@@ -42,28 +43,17 @@ def ensure() -> None:
     """Import the image into our containerd (a tenth of a second, so it is not asked whether it is there).
 
     Raises:
-        machine.Unfit: containerd refused it.
+        Unfit: containerd refused it.
     """
     machines = {"x86_64": "amd64", "aarch64": "arm64"}
     architecture = machines.get(machine.processor(), machine.processor())
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
-        file.write(archive(Path(machine.command("busybox")).read_bytes(), architecture))
+        file.write(archive(Path(program.path("busybox")).read_bytes(), architecture))
         file.flush()
-        done = subprocess.run(
-            [
-                machine.command("ctr"),
-                f"--address={CONTAINERD_SOCKET}",
-                "--namespace=k8s.io",
-                "images",
-                "import",
-                file.name,
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        client = ["ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io"]
+        done = program.run([*client, "images", "import", file.name])
     if done.returncode:
-        raise machine.Unfit(f"containerd refused the pause image:\n{done.stderr.strip()}")
+        raise Unfit(f"containerd refused the pause image:\n{done.stderr.strip()}")
 
 
 def _tar(files: dict[str, tuple[bytes, int]]) -> bytes:

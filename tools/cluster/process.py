@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools import program
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -90,6 +92,7 @@ def start(file: Path, argv: Sequence[str], *, log: Path, fingerprint: str, env: 
     file.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > LOG_KEEP_BYTES:
         log.replace(log.with_name(log.name + ".1"))
+    program.check(argv[0])
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
         argv[0],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from tools import progress
-from tools.cluster import configuration, machine
+from tools import program, progress
+from tools.cluster import configuration
 from tools.cluster.layout import REGISTRY, cache_folder
+from tools.program import Unfit
 
 KEEP_BYTES = 12 * 1024**3
 DIGEST = "@sha256:"
@@ -47,7 +47,7 @@ def load(image: str) -> str:
         The name under which pods pull it.
 
     Raises:
-        machine.Unfit: There is no such image or file, or the push failed.
+        Unfit: There is no such image or file, or the push failed.
         ValueError: The name cannot be pushed.
     """
     if Path(image).is_file():
@@ -67,17 +67,17 @@ def prune(limit_bytes: int = KEEP_BYTES) -> bool:
         Whether it was done.
 
     Raises:
-        machine.Unfit: The registry's own collector failed.
+        Unfit: The registry's own collector failed.
     """
     storage = cache_folder() / "registry"
     size = sum(file.lstat().st_size for file in storage.rglob("*") if file.is_file())
     if size <= limit_bytes or not configuration.REGISTRY_FILE.exists():
         return False
-    command = [machine.command("docker-registry"), "garbage-collect", "--delete-untagged"]
-    with progress.reminders(f"dropping untagged images from the registry's cache ({size / 1024**3:.1f} GiB)"):
-        done = subprocess.run([*command, str(configuration.REGISTRY_FILE)], capture_output=True, text=True, check=False)
+    command = ["docker-registry", "garbage-collect", "--delete-untagged"]
+    with progress.step(f"dropping untagged images from the registry's cache ({size / 1024**3:.1f} GiB)"):
+        done = program.run([*command, str(configuration.REGISTRY_FILE)])
     if done.returncode:
-        raise machine.Unfit(f"The registry's garbage collection failed:\n{done.stderr.strip()[-2000:]}")
+        raise Unfit(f"The registry's garbage collection failed:\n{done.stderr.strip()[-2000:]}")
     return True
 
 
@@ -91,16 +91,16 @@ def _load_archive(file: Path) -> str:
 
 
 def _is_oci(file: Path) -> bool:
-    done = subprocess.run([machine.command("tar"), "-tf", str(file)], capture_output=True, text=True, check=False)
+    done = program.run(["tar", "-tf", str(file)])
     if done.returncode:
-        raise machine.Unfit(f"{file} is no tar archive: {done.stderr.strip()}")
+        raise Unfit(f"{file} is not a tar archive: {done.stderr.strip()}")
     return any(line.removeprefix("./") == "oci-layout" for line in done.stdout.splitlines())
 
 
 def _buildah(*arguments: str) -> str:
-    done = subprocess.run([machine.command("buildah"), *arguments], capture_output=True, text=True, check=False)
+    done = program.run(["buildah", *arguments])
     if done.returncode:
-        raise machine.Unfit(
+        raise Unfit(
             f"buildah {' '.join(arguments[:1])} failed: {done.stderr.strip()}\n"
             "Images come from buildah's storage (`buildah images`) or an archive file (`docker save -o FILE IMAGE`)."
         )

@@ -11,11 +11,11 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from tools.progress import reminders
+from tools import program
+from tools.progress import step
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements" / "engine.txt"
@@ -51,7 +51,7 @@ def interpreter() -> Path:
     with (target.parent / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not python.exists():
-            with reminders("installing the real engine (SGLang, about a minute when nothing is cached)"):
+            with step("installing the real engine (SGLang)"):
                 _install(target)
     return python
 
@@ -69,7 +69,7 @@ def _install(target: Path) -> None:
 
 def _run(command: list[str]) -> None:
     env = {"UV_CACHE_DIR": str(cache() / "uv"), **os.environ}
-    done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
+    done = program.run(command, env=env)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stderr[-4000:]}")
 

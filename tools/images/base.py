@@ -6,14 +6,19 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tools import progress
+from tools import packages, progress, tally
 from tools.images.program import run
 from tools.images.recipe import base_key
-from tools.images.store import Store, require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tools.images.store import Store
 
 SUITE = "bookworm"
-PACKAGES = ("python3", "python3-venv", "ca-certificates", "libcurl4", "libibverbs1", "libnuma1")
+PACKAGES = ("python3", "python3-venv", "ca-certificates", *packages.packages(packages.LIBRARIES))
 """Python, and the libraries of Mooncake, which an image build cannot fetch by itself: it knows no mirror."""
 EMPTIED = (
     "var/cache/apt",
@@ -43,18 +48,30 @@ def base_image(store: Store, root: Path) -> str:
     image = f"localhost/epd-base:{base_key(root)}"
     if store.has(image):
         return image
-    require([("debootstrap", "debootstrap"), ("tar", "tar")])
-    progress.say(f"{'base':<8} making a minimal Debian ({SUITE}) with Python: about 70 s")
-    with tempfile.TemporaryDirectory(dir=store.folder, prefix="base-") as folder:
+    with (
+        progress.step(f"{'base':<8} making a minimal Debian ({SUITE}) with Python") as step,
+        tempfile.TemporaryDirectory(dir=store.folder, prefix="base-") as folder,
+    ):
         system, context = Path(folder, "system"), Path(folder, "context")
         context.mkdir()
-        mirror = [address] if (address := os.environ.get("EPD_DEBIAN_MIRROR")) else []
-        include = f"--include={','.join(PACKAGES)}"
-        run(["debootstrap", "--variant=minbase", include, SUITE, str(system), *mirror], store.log)
+        run(minimal(system, PACKAGES), store.log, step, tally.Debootstrap())
         strip(system)
+        step.far("packing")
         run(["tar", "-C", str(system), "-cf", str(context / "rootfs.tar"), "."], store.log)
         store.build(root / "images" / "base.Containerfile", context, image)
     return image
+
+
+def minimal(system: Path, include: Sequence[str] = ()) -> list[str]:
+    """Return the command that makes a minimal Debian.
+
+    Args:
+        system: The folder that becomes its root.
+        include: Packages beyond the smallest set that can install others.
+    """
+    mirror = [address] if (address := os.environ.get("EPD_DEBIAN_MIRROR")) else []
+    included = [f"--include={','.join(include)}"] if include else []
+    return ["debootstrap", "--variant=minbase", *included, SUITE, str(system), *mirror]
 
 
 def strip(system: Path) -> None:

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 from tools import progress
 from tools.images import pip
 from tools.images.base import base_image
-from tools.images.store import Store, open_store, require
+from tools.images.store import Store, open_store, provide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tools.images.recipe import Options, Recipe
     from tools.images.registry import Registry
-
-EXPECTED = {"operator": "about 30 s", "router": "about 30 s", "worker": "about 2 minutes"}
-"""How long installing the dependencies takes on two cores with a near index."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Builder:
     @cached_property
     def store(self) -> Store:
         """The store, opened when first needed: asking a registry needs none."""
-        require([("buildah", "buildah")])
+        provide(base=not self.options.base)
         return open_store(self.folder)
 
     def build(self, image: Recipe) -> None:
@@ -56,11 +53,13 @@ class Builder:
             return
         if not self.store.has(image.local_dependencies):
             self._build_dependencies(image)
-        progress.say(f"{image.name:<8} adding our code: {image.tag}")
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix="top-") as folder:
+        with (
+            progress.step(f"{image.name:<8} adding our code: {image.tag}") as step,
+            tempfile.TemporaryDirectory(dir=self.folder, prefix="top-") as folder,
+        ):
             top = Path(folder, "Containerfile")
             top.write_text(image.top)
-            self.store.build(top, self.root, image.local)
+            self.store.build(top, self.root, image.local, step=step)
 
     def _build_dependencies(self, image: Recipe) -> None:
         self.store.tidy()
@@ -68,10 +67,18 @@ class Builder:
         arguments = ["--target", "dependencies", "--build-arg", f"BASE={base}"]
         if self.options.torch_index and image.name == "worker":
             arguments += ["--build-arg", f"TORCH_INDEX={self.options.torch_index}"]
-        progress.say(f"{image.name:<8} installing its locked dependencies: {EXPECTED[image.name]}")
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix="secrets-") as folder:
-            secrets = self._secrets(Path(folder))
-            self.store.build(image.containerfile, self.root, image.local_dependencies, *arguments, *secrets)
+        with (
+            progress.step(f"{image.name:<8} installing its locked dependencies") as step,
+            tempfile.TemporaryDirectory(dir=self.folder, prefix="secrets-") as folder,
+        ):
+            options = [*arguments, *self._secrets(Path(folder))]
+            self.store.build(
+                image.containerfile,
+                self.root,
+                image.local_dependencies,
+                *options,
+                step=step,
+            )
         self.store.prune(image.name)
 
     @staticmethod
@@ -102,11 +109,10 @@ class Builder:
             return f"{reference}@{digest}"
         with self.store.locked():
             self.build(image)
-            progress.say(f"{image.name:<8} pushing {reference}")
-            digest = self.store.push(image.local, reference, tls=registry.tls, fast=registry.local)
+            with progress.step(f"{image.name:<8} pushing {reference}"):
+                digest = self.store.push(image.local, reference, tls=registry.tls, fast=registry.local)
         record.parent.mkdir(exist_ok=True)
         record.write_text(digest)
-        progress.say(f"{image.name:<8} is in the registry")
         return f"{reference}@{digest}"
 
     def build_all(self, images: Sequence[Recipe]) -> None:

@@ -6,13 +6,13 @@ import configparser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools.packages import CERTIFICATE_BUNDLES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CARRIED = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries", "no-index")
 """Settings that mean the same inside a build; paths of this machine (find-links, cert, target) do not."""
-BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where Debian, Red Hat and Alpine keep the certificates they trust."""
 
 
 def files(environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
@@ -48,5 +48,5 @@ def configuration(environment: Mapping[str, str], paths: Iterable[Path]) -> str:
 def certificates(environment: Mapping[str, str]) -> Path | None:
     """The bundle of certificates that this machine trusts; None = what the base image brings."""
     named = [environment.get(key) for key in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")]
-    paths = [Path(path) for path in (*named, *BUNDLES) if path]
+    paths = [*(Path(path) for path in named if path), *CERTIFICATE_BUNDLES]
     return next((path for path in paths if path.is_file()), None)

@@ -10,6 +10,8 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tools import packages
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -121,7 +123,9 @@ def recipe(root: Path, name: str, options: Options) -> Recipe:
 
 def base_key(root: Path) -> str:
     """Key of the base image that debootstrap makes."""
-    return _digest(((root / "tools" / "images" / "base.py").read_text(),), root, ("images/base.Containerfile",))
+    maker = (root / "tools" / "images" / "base.py").read_text()
+    libraries = packages.packages(packages.LIBRARIES)
+    return _digest((maker, *libraries), root, ("images/base.Containerfile",))
 
 
 def _base(root: Path, options: Options) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools import apt, packages, program, tally
 from tools.images.program import run
 from tools.images.recipe import ImageError
+from tools.packages import Job
+from tools.program import Unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+    from tools.progress import Step
 
 OWN_IMAGES = (
     "Or build the images elsewhere (docker build -f images/operator.Containerfile .), push them to a registry, "
@@ -62,7 +66,7 @@ class Store:
     def has(self, image: str) -> bool:
         """True if the store holds an image of this name."""
         argv = self.argv("inspect", "--type", "image", "--format", "{{.FromImageID}}", image)
-        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+        return program.run(argv).returncode == 0
 
     def tidy(self) -> None:
         """Remove what interrupted builds have left; for the one who holds the lock.
@@ -79,14 +83,28 @@ class Store:
             ImageError: buildah failed.
         """
         argv = self.argv("images", "--noheading", "--format", "{{.Name}}:{{.Tag}}")
-        listed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
+        listed = program.run(argv).stdout.split()
         below = [image for image in listed if image.startswith(f"localhost/epd-{name}-dependencies:")]
         tops = [image for image in listed if image.startswith(f"localhost/epd-{name}:")]
         if old := below[KEPT:]:
             run(self.argv("rmi", "--force", *tops, *old), self.log)
 
-    def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
+    def build(
+        self,
+        containerfile: Path,
+        context: Path,
+        image: str,
+        *options: str,
+        step: Step | None = None,
+    ) -> None:
         """Build one stage into one layer.
+
+        Args:
+            containerfile: what to do.
+            context: where its COPY lines take their files from.
+            image: the name of the result in the store.
+            options: further arguments of buildah.
+            step: is told how far it is.
 
         Raises:
             ImageError: the build failed.
@@ -97,7 +115,7 @@ class Store:
                 "bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--file", str(containerfile),
                 "--tag", image, *options, str(context),
             ),
-            self.log,
+            self.log, step, tally.Image(),
         )  # fmt: skip
 
     def push(self, image: str, target: str, *, tls: bool, fast: bool) -> str:
@@ -132,21 +150,25 @@ class Store:
             yield
 
 
-def require(programs: Sequence[tuple[str, str]]) -> None:
-    """Check that this machine can build.
+def provide(*, base: bool) -> None:
+    """Install what this machine lacks to build images.
 
     Args:
-        programs: (name, Debian package) of each program that will be needed.
+        base: whether the base image is made here, too.
 
     Raises:
-        ImageError: not root, or programs are missing; the message lists all of them and the ways out.
+        ImageError: not root, or something cannot be installed; the message lists all of it and the ways out.
     """
-    faults = [] if os.geteuid() == 0 else ["building images needs root (buildah's chroot isolation, debootstrap)"]
-    faults += [
-        f"{name} is missing: install the package {package}" for name, package in programs if not shutil.which(name)
-    ]
+    jobs = (Job.IMAGES, Job.BASE) if base else (Job.IMAGES,)
+    lacking = packages.missing(*jobs)
+    faults = [] if packages.root() else ["Building images needs root (buildah's chroot isolation, debootstrap)."]
+    faults += [obstacle] if (obstacle := apt.obstacle(lacking)) is not None else []
     if faults:
         raise ImageError("\n".join([*faults, OWN_IMAGES]))
+    try:
+        apt.provide(lacking)
+    except Unfit as error:
+        raise ImageError(f"{error}\n{OWN_IMAGES}") from error
 
 
 def open_store(folder: Path) -> Store:
@@ -162,7 +184,7 @@ def open_store(folder: Path) -> Store:
     said = ""
     for driver in DRIVERS:
         store = Store(folder, driver)
-        done = subprocess.run(store.argv("images", "--quiet"), capture_output=True, text=True, check=False)
+        done = program.run(store.argv("images", "--quiet"))
         if done.returncode == 0:
             remembered.write_text("\n".join(driver))
             return store

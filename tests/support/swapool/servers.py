@@ -55,9 +55,7 @@ class Server:
 
         def ended_or_true() -> bool:
             status = self.process.poll()
-            missing = (
-                "Mooncake does not load on this machine: `python -m tools.cluster packages` installs what it needs"
-            )
+            missing = "Mooncake does not load on this machine: `python3 -m tools.setup bench` installs what it needs"
             assert status != NOT_LOADED, f"{missing} ({LIBRARIES}), as root and with apt-get"
             assert status is None, f"ended with status {status}: {self.log.read_text(errors='replace')[-2000:]}"
             return bool(what())

@@ -9,11 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tools import progress
 from tools.cluster import binaries, machine
 from tools.cluster.layout import GO_MODULES, cache_folder
+from tools.program import Unfit
 
 GO = """#!/bin/sh
+if [ "$1" = list ]; then
+    echo "go: downloading example.org/a v1.0.0"
+    echo "example.org/a:true:build ID mismatch"
+    echo "example.org/b:false:"
+    echo "thing:true:not installed but available in build cache"
+    exit 0
+fi
 echo run >> "$LOG"
+echo example.org/a
 while [ "$1" != -o ]; do shift; done
 for name in server kubectl; do echo "$name" > "$2$name"; done
 exit "$STATUS"
@@ -79,11 +89,20 @@ def test_a_build_names_the_programs_and_is_done_once(module: binaries.Module, tm
     assert runs(tmp_path) == 1
 
 
+def test_a_build_says_how_many_of_the_packages_it_must_compile_are_done(
+    module: binaries.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(progress.Step, "far", lambda _, text: said.append(text))
+    binaries.ensure(module)
+    assert said == ["1 modules downloaded", "1 of 1 packages"]
+
+
 def test_a_failed_build_leaves_nothing_that_could_be_used(
     module: binaries.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATUS", "1")
-    with pytest.raises(machine.Unfit, match="status 1"):
+    with pytest.raises(Unfit, match="status 1"):
         binaries.ensure(module)
     folder = binaries.folder(module)
     assert not [entry for entry in folder.parent.iterdir() if entry.is_dir()]
@@ -102,7 +121,7 @@ def test_two_at_once_build_once(module: binaries.Module, tmp_path: Path) -> None
 
 def test_without_go_the_message_says_so(module: binaries.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "go_version", lambda: None)
-    with pytest.raises(machine.Unfit, match=r"(?s)no `go` on PATH.*KUBECONFIG"):
+    with pytest.raises(Unfit, match=r"(?s)no `go` on PATH.*KUBECONFIG"):
         binaries.ensure(module)
 
 

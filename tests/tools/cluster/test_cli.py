@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.cluster import access, binaries, cli, lifecycle, machine, status
+from tools.cluster import access, binaries, cli, lifecycle, status
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def test_up_reports_a_machine_that_is_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unfit() -> None:
-        raise machine.Unfit("no Linux here")
+        raise Unfit("no Linux here")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(lifecycle, "up", unfit)
@@ -116,27 +117,27 @@ def test_the_callers_cluster_wins(theirs: Path, tmp_path: Path) -> None:
 
 
 def test_no_cluster_says_how_to_get_one() -> None:
-    with pytest.raises(machine.Unfit, match=r"tools\.cluster up"):
+    with pytest.raises(Unfit, match=r"tools\.cluster up"):
         access.kubeconfig()
 
 
 @pytest.mark.parametrize("value", ["/nonexistent", "/a:/b"])
 def test_a_kubeconfig_that_is_no_file_is_refused_not_ignored(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", value)
-    with pytest.raises(machine.Unfit, match=value):
+    with pytest.raises(Unfit, match=value):
         access.given()
     assert value in str(access.unavailable())
 
 
 def test_only_the_local_cluster_may_be_thrown_away_unasked() -> None:
     access.require_throwaway("epd-local")
-    with pytest.raises(machine.Unfit, match="EPD_THROWAWAY_CONTEXT=production"):
+    with pytest.raises(Unfit, match="EPD_THROWAWAY_CONTEXT=production"):
         access.require_throwaway("production")
 
 
 def test_a_context_of_the_same_name_elsewhere_is_not_ours(theirs: Path) -> None:
     assert theirs.exists()
-    with pytest.raises(machine.Unfit):
+    with pytest.raises(Unfit):
         access.require_throwaway("epd-local")
 
 
@@ -144,7 +145,7 @@ def test_whoever_names_the_context_may(theirs: Path, monkeypatch: pytest.MonkeyP
     assert theirs.exists()
     monkeypatch.setenv("EPD_THROWAWAY_CONTEXT", "kind-test")
     access.require_throwaway("kind-test")
-    with pytest.raises(machine.Unfit):
+    with pytest.raises(Unfit):
         access.require_throwaway("kind-other")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tools import packages, program
 from tools.cluster import binaries, components, configuration, machine
 from tools.cluster.layout import POD_NETWORK, POD_RANGE, STATE, cache_folder
 
@@ -25,9 +26,9 @@ ALLOWED = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.244.0.0/16
 def everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Component]:
     """Every component, on a machine where each program exists."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(binaries, "program", lambda name: Path("/built") / name)
-    monkeypatch.setattr(machine, "command", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(machine, "cni_folder", lambda: Path("/usr/lib/cni"))
+    monkeypatch.setattr(binaries, "path", lambda name: Path("/built") / name)
+    monkeypatch.setattr(program, "path", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(packages, "cni_folder", lambda: Path("/usr/lib/cni"))
     monkeypatch.setattr(machine, "cgroup_driver", lambda: "cgroupfs")
     return {component.name: component for component in components.components()}
 

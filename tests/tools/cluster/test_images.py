@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.cluster import configuration, machine, pause, registry
+from tools import program
+from tools.cluster import configuration, pause, registry
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +51,7 @@ def test_what_is_no_name_is_refused(image: str) -> None:
 
 def test_a_small_registry_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "command", lambda name: pytest.fail(f"{name} must not be run"))
+    monkeypatch.setattr(program, "path", lambda name: pytest.fail(f"{name} must not be run"))
     layer = tmp_path / "epd" / "registry" / "layer"
     layer.parent.mkdir(parents=True)
     layer.write_bytes(b"x" * 1000)
@@ -58,15 +60,16 @@ def test_a_small_registry_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_registry_over_the_limit_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "command", lambda name: "/bin/false" if name == "docker-registry" else name)
+    collector = "/bin/false"
+    monkeypatch.setattr(program, "path", lambda name: collector if name == "docker-registry" else name)
     monkeypatch.setattr(configuration, "REGISTRY_FILE", tmp_path / "registry.yaml")
     configuration.REGISTRY_FILE.write_text("{}")
     layer = tmp_path / "epd" / "registry" / "layer"
     layer.parent.mkdir(parents=True)
     layer.write_bytes(b"x" * 1001)
-    with pytest.raises(machine.Unfit, match="garbage collection failed"):
+    with pytest.raises(Unfit, match="garbage collection failed"):
         registry.prune(limit_bytes=1000)
-    monkeypatch.setattr(machine, "command", lambda _: "/bin/true")
+    collector = "/bin/true"
     assert registry.prune(limit_bytes=1000)
 
 

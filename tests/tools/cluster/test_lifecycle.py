@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.cluster import components, containers, lifecycle, machine, network, process
+from tools.cluster import components, containers, lifecycle, network, process
 from tools.cluster.components import Component
+from tools.program import Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,14 +103,14 @@ def test_one_that_hangs_is_started_again(make: Callable[..., Component], monkeyp
 
 def test_one_that_ends_is_reported_with_its_last_words(make: Callable[..., Component]) -> None:
     broken = make("a", script="raise SystemExit('no such key')")
-    with pytest.raises(machine.Unfit, match=r"(?s)a ended.*no such key"):
+    with pytest.raises(Unfit, match=r"(?s)a ended.*no such key"):
         lifecycle.start([broken], "1")
 
 
 def test_one_that_never_serves_is_reported(make: Callable[..., Component], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "SERVE_SECONDS", 0.3)
     mute = make("a", script="import time; print('thinking', flush=True); time.sleep(60)")
-    with pytest.raises(machine.Unfit, match="a does not serve"):
+    with pytest.raises(Unfit, match="a does not serve"):
         lifecycle.start([mute], "1")
 
 
@@ -131,7 +132,7 @@ def test_another_checkouts_running_cluster_is_left_alone(
 ) -> None:
     lifecycle.start([make("a")], "1")
     (tmp_path / "owner").write_text(f"{tmp_path}\n")
-    with pytest.raises(machine.Unfit, match=rf"another checkout is up.*(?s:.*)KUBECONFIG={tmp_path}/kubeconfig"):
+    with pytest.raises(Unfit, match=rf"another checkout is up.*(?s:.*)KUBECONFIG={tmp_path}/kubeconfig"):
         lifecycle.take_over()
     assert host == {"killed": [], "unmounted": [], "removed": []}
 

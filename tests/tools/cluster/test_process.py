@@ -108,7 +108,7 @@ def test_a_damaged_file_names_nothing(pid_file: Path, text: str) -> None:
 
 def test_a_missing_program_is_an_error_and_leaves_no_file(pid_file: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        launch(pid_file, "/nonexistent/program")
+        launch(pid_file, "/nonexistent/sleep")
     assert not pid_file.exists()
 
 

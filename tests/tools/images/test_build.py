@@ -5,17 +5,22 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typing_extensions import override
 
+from tools import packages
 from tools.images import __main__ as command
 from tools.images import build, registry
 from tools.images.base import OF_THE_HOST, strip
 from tools.images.build import Builder
 from tools.images.program import run
 from tools.images.recipe import ImageError, Options, recipe
-from tools.images.store import DRIVERS, Store, cache_folder, open_store, require
+from tools.images.store import DRIVERS, Store, cache_folder, open_store, provide
+
+if TYPE_CHECKING:
+    from tools.progress import Step
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -42,7 +47,7 @@ class Recorder(Store):
         self.built.append((f"pruned {name}", ()))
 
     @override
-    def build(self, containerfile: Path, context: Path, image: str, *options: str) -> None:
+    def build(self, containerfile: Path, context: Path, image: str, *options: str, step: Step | None = None) -> None:
         self.built.append((image, options))
         self.files.append(containerfile.read_text())
         for option in options:
@@ -206,16 +211,19 @@ def test_no_driver_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         open_store(tmp_path / "images")
 
 
-def test_require_lists_all_faults_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_a_build_lacks_is_listed_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(packages, "which", lambda name: None if name in {"buildah", "debootstrap"} else name)
     with pytest.raises(ImageError) as caught:
-        require([("buildah-absent", "buildah"), ("sh", "dash"), ("debootstrap-absent", "debootstrap")])
+        provide(base=True)
     text = str(caught.value)
     assert "needs root" in text
-    assert "buildah-absent is missing: install the package buildah" in text
-    assert "install the package debootstrap" in text
-    assert "dash" not in text
+    assert "buildah (package buildah)" in text
+    assert "debootstrap (package debootstrap)" in text
     assert "docker build" in text
+    with pytest.raises(ImageError) as caught:
+        provide(base=False)
+    assert "debootstrap (" not in str(caught.value)
 
 
 def test_cache_folder_ignores_a_relative_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,9 +277,9 @@ def test_command_reports_an_error_in_one_place(
 ) -> None:
     monkeypatch.setattr(command, "cache_folder", lambda: tmp_path)
 
-    def fail(_: object) -> None:
+    def fail(**_: object) -> None:
         raise ImageError("buildah is missing")
 
-    monkeypatch.setattr(build, "require", fail)
+    monkeypatch.setattr(build, "provide", fail)
     assert command.main(["build", "router"]) == 1
     assert capsys.readouterr().err == "error: buildah is missing\n"
