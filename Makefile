@@ -60,10 +60,6 @@ check: $(STAMP) ## lint, types, import contracts, generated files up to date
 	@$(VENV)/bin/lint-imports
 	@$(PY) -m docs.generate --check
 
-docs: $(STAMP) ## build the site of the documentation in build/site; a broken link or anchor is an error
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
-	@echo "build/site/index.html is the first page; to search it, serve it: $(PY) -m http.server --directory build/site"
-
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
@@ -78,6 +74,10 @@ cluster: $(STAMP) ## bring up a real Kubernetes on this machine (or use KUBECONF
 
 images: cluster ## build the images and push those that changed to the cluster's registry (or IMAGE_REPO)
 	@$(PY) -m tools.images push
+
+docs: $(STAMP) ## build the site of the documentation in build/site; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "build/site/index.html is the first page; to search it, serve it: $(PY) -m http.server --directory build/site"
 
 kernel-report: $(STAMP) ## compile every kernel for every GPU and print registers, spills, shared memory and limits
 	@$(PY) -m epd_kernels.gate
