@@ -32,7 +32,7 @@ def test_every_fact_is_stated_somewhere(every: dict[str, Page], facts: list[Fact
     "text",
     [
         "300 rules", "the 3,770\nrules", "Kubernetes 1.36.2", "Kubernetes 1.30 or newer", "Go 1.25", "Python 3.10",
-        "SGLang 0.5.22", "first 6,999 rows", "compiled for five GPUs", "API `v1`",
+        "SGLang 0.5.22", "epd-0.2.0-py3", "first 6,999 rows", "compiled for five GPUs", "API `v1`",
         "compiled for sm_90, sm_100 and gfx942 on every", "| operator | 8081 |",
     ],
 )  # fmt: skip

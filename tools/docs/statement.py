@@ -67,6 +67,7 @@ def facts() -> list[Fact]:
         fact(r"Go (\d+\.\d+)", go[1]),
         fact(r"Python (\d+\.\d+)", project["requires-python"].removeprefix(">=")),
         fact(r"SGLang (\d+\.\d+\.\d+)", *(version for version in engines if version[0].isdigit())),
+        fact(r"epd-(\d+\.\d+\.\d+)-py3", project["version"]),
         fact(r"(\d[\d,]*) command lines and what SGLang", _count("tools/differential/data/verdicts.jsonl")),
         fact(r"0 of (\d+) \| lines", _count("tools/differential/data/verdicts.jsonl")),
         fact(r"first (\d[\d,]*) (?:rows|requests)", _count("bench/swapool/data/conversation.jsonl")),
