@@ -12,6 +12,7 @@ from tools.docs.page import Page
 ELSEWHERE: Final = mention.Elsewhere(
     files=frozenset(
         {
+            "*.cdx.json",  # what a release makes
             ".pre-commit-config.yaml",  # of the reader's own repository
             ".state/cluster/audit.jsonl",  # there while the cluster is up
             "FAST25-release/traces/conversation_trace.jsonl",  # of kvcache-ai/Mooncake
@@ -23,7 +24,6 @@ ELSEWHERE: Final = mention.Elsewhere(
         {
             "DT_NEEDED",  # of ELF files
             "IPC_LOCK",  # a capability of Linux
-            "NNNN-title",  # of a decision to come
             "LimitMEMLOCK",  # systemd's
             "ServerSideApply",  # Argo CD's
             "SkipDryRunOnMissingResource",  # Argo CD's

@@ -25,6 +25,7 @@ _FILE: Final = re.compile(r"^(?:\.?[\w*-]+/)*[\w*.-]+\.(?:py|md|yaml|toml|sh|lua
 _FOLDER: Final = re.compile(r"^(?:[\w*.-]+/)+[\w*.-]*$")
 _MODULE: Final = re.compile(r"^epd_\w+(?:\.\w+)+$")
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]{3,}")
+_PLACEHOLDER: Final = re.compile(r"<|NNNN|VERSION")
 _SKIPPED: Final = frozenset({"build", "dist", "node_modules", "__pycache__"})
 
 
@@ -47,7 +48,7 @@ def files(page: Page, elsewhere: Elsewhere, root: Path = ROOT) -> Iterator[str]:
     A path may start at the repository's root, at the page's folder, or at any folder, as long as one file fits.
     """
     for line, text in page.codes:
-        if text in elsewhere.files or "<" in text or "NNNN" in text:
+        if text in elsewhere.files or _PLACEHOLDER.search(text):
             continue
         if _MODULE.match(text):
             if not _module(text, root):
@@ -60,7 +61,7 @@ def words(page: Page, elsewhere: Elsewhere, root: Path = ROOT) -> Iterator[str]:
     """A line for each word in backticks that stands nowhere in the repository's code: renamed, or made up."""
     known = vocabulary(root) | elsewhere.words
     for line, text in page.codes:
-        for word in _WORD.findall(text):
+        for word in () if _PLACEHOLDER.search(text) else _WORD.findall(text):
             # Prometheus' client adds the ending of a counter by itself.
             if not {word, word.strip("-_"), word.removesuffix("_total")} & known:
                 yield f"{page.path}:{line}: {word!r} (in {text!r}) stands nowhere in the code"

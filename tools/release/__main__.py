@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tools.cluster import access, machine
+from tools.cluster import access
 from tools.images.recipe import ImageError, Options
+from tools.program import Unfit
 from tools.release import check, images, package, recipe, source, version
 from tools.release.error import ReleaseError
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         if chosen.command == "wheel":
             return _wheel()
         return _check(chosen.images, chosen.into)
-    except (ReleaseError, ImageError, machine.Unfit) as error:
+    except (ReleaseError, ImageError, Unfit) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

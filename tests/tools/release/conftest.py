@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.cluster import access, machine
+from tools.cluster import access
 from tools.images.recipe import NAMES, Options, recipe
+from tools.program import Unfit
 from tools.release import images, source
 from tools.release.changelog import section
 from tools.release.recipe import Release
@@ -46,7 +47,7 @@ def helm() -> Path:
     """Helm as the cluster's tools build it; a machine that cannot is named, and is a failure in CI alone."""
     try:
         return access.tool("helm")
-    except machine.Unfit as reason:
+    except Unfit as reason:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(reason))
