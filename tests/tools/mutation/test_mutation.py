@@ -74,7 +74,7 @@ def test_mistakes_of_every_kind_are_made() -> None:
         "1 becomes 2",
         "1 becomes 0",
         "never given: tp-size",
-        "2 is no choice of",
+        "2 is not a choice of",
         "no longer negated",
         "always: (page-size == None)",
     ]
