@@ -150,7 +150,7 @@ def test_real_pools_are_timed_every_way(tmp_path: Path, name: EngineName) -> Non
 
 def test_a_client_that_fails_fails_the_bench() -> None:
     place = Place("valkey", "carrier-pigeon:", 1, 1, 65536)
-    with pytest.raises(RuntimeError, match=r"valkey, client [01]: ValueError.*no address of a window pool"):
+    with pytest.raises(RuntimeError, match=r"valkey, client [01]: ValueError.*not the address of a window pool"):
         latency.crew(place, 2, Effort(1, 0.01), 2)
 
 
