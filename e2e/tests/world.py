@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from kubernetes.dynamic.exceptions import NotFoundError
 
-from tests.registrar.peers import Engine, Ports, free_port
+from tests.ports import free_port
+from tests.registrar.peers import Engine, Ports
 
 if TYPE_CHECKING:
     import ssl
