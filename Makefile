@@ -19,6 +19,8 @@ export GOCACHE ?= $(CACHE)/go-build
 export GOMODCACHE ?= $(CACHE)/go-mod
 export TRITON_CACHE_DIR ?= $(CACHE)/triton
 export MPLCONFIGDIR ?= $(CACHE)/matplotlib
+# Compiled once: a shell that forbids it makes every process of ours compile torch's sources anew, for seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled

@@ -22,8 +22,15 @@ settings.load_profile("fixed")
 
 # Tests of these folders share processes that take long to start, so one process of pytest runs the whole folder.
 TOGETHER = ("tests/tools/differential/", "tests/swapool/traffic/")
-# These wait more than they compute: they come first, while another process has something to compute.
-FIRST = (*TOGETHER, "tests/registrar/", "tests/swapool/")
+# What comes first, the other folders after it in the order of their names. Traffic waits much and minds who takes its
+# processors, so another process of pytest computes alone meanwhile; short files come last, so that no process is idle.
+ORDER = (
+    "tests/swapool/traffic/",
+    "tests/reference/",
+    "tests/tools/differential/",
+    "tests/registrar/",
+    "tests/swapool/",
+)
 
 
 class FileScheduling(LoadScopeScheduling):
@@ -45,10 +52,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring forward what waits."""
+    """Put the folders in order."""
 
     def place(item: pytest.Item) -> int:
-        return next((number for number, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
+        return next((number for number, folder in enumerate(ORDER) if item.nodeid.startswith(folder)), len(ORDER))
 
     items.sort(key=place)
 
