@@ -18,10 +18,16 @@ export GOMODCACHE ?= $(CACHE)/go-mod
 export TRITON_CACHE_DIR ?= $(CACHE)/triton
 export MPLCONFIGDIR ?= $(CACHE)/matplotlib
 
+# The tests of the control plane: they need neither a cluster nor torch.
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,admission api chart cli engines kube plan rules runtime)
+
+# Compiling takes a fifth of their time: what is compiled is kept for the next run, but not beside the sources.
+KEEPING := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CACHE)/bytecode
+
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled
 
-.PHONY: help demo test check format generate cluster images kernel-report nightly bench down clean distclean
+.PHONY: help demo quick test check format generate cluster images kernel-report nightly bench down clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +43,10 @@ $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 
 demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, an image chat through encode, prefill and decode
 	@$(PY) -m e2e.demo
+
+quick: check ## what to run after every edit: check, and the fast tests of the control plane; under a minute once warm
+	@echo "==> Fast tests of the control plane (not the property tests, workers, kernels, tools, benchmarks, the cluster: make test)"
+	@$(KEEPING) $(VENV)/bin/pytest $(QUICK) --numprocesses 2 --quiet -m "not nightly and not hypothesis"
 
 test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Libraries that the fast tests load"

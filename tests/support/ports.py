@@ -1,22 +1,45 @@
-"""Ports that nobody listens on."""
+"""Ports for the servers that tests start, each given out once in a run, whichever process of pytest asks."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import os
+import random
 import socket
+from typing import TYPE_CHECKING, Final
 
-HOST = "127.0.0.1"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Below Kubernetes' node ports, and below what Linux gives to outgoing connections and to whoever binds port 0: between
+# the choice of a port and its use nobody else is given it.
+RANGE: Final = range(12000, 30000)
 
 
-def free_port(host: str = HOST) -> int:
-    """A TCP port that nobody listens on right now."""
-    return free_ports(1, host)[0]
+def sequence() -> Iterator[int]:
+    """This process's share of the range, from another start in each run: several runs share a machine, too."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    start = random.Random(run).randrange(len(RANGE))
+    return itertools.cycle([*RANGE[start:], *RANGE[:start]][worker::count])
 
 
-def free_ports(count: int, host: str = HOST) -> list[int]:
-    """Different TCP ports that nobody listens on right now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+_ports = sequence()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port on which nobody listens."""
+    for port in _ports:
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("the sequence of ports never ends")
+
+
+def free_ports(count: int) -> list[int]:
+    """Some ports, all different."""
+    return [free_port() for _ in range(count)]
