@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HOST: Final = "127.0.0.1"
 # Below Kubernetes' node ports, and below what Linux gives to outgoing connections and to whoever binds port 0: between
 # the choice of a port and its use nobody else is given it.
 RANGE: Final = range(12000, 30000)
@@ -28,7 +29,7 @@ def sequence() -> Iterator[int]:
 _ports = sequence()
 
 
-def free_port(host: str = "127.0.0.1") -> int:
+def free_port(host: str = HOST) -> int:
     """A TCP port on which nobody listens."""
     for port in _ports:
         with socket.socket() as probe:
@@ -40,6 +41,6 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise AssertionError("the sequence of ports never ends")
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, host: str = HOST) -> list[int]:
     """Some ports, all different."""
-    return [free_port() for _ in range(count)]
+    return [free_port(host) for _ in range(count)]
