@@ -22,6 +22,9 @@ export MPLCONFIGDIR ?= $(CACHE)/matplotlib
 # Compiled once: a shell that forbids it makes every process of ours compile torch's sources anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
+# The tests of the control plane: they need neither a cluster nor torch.
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,admission api chart cli engines kube plan rules runtime)
+
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled
 # Tests that do not go to the cluster run in several processes; conftest.py says which stay together.
@@ -29,25 +32,30 @@ PARALLEL := --numprocesses 2
 # By day the same tree gets the same verdict; by night property tests look at new examples, and say how to get them again.
 FRESH := --hypothesis-profile fresh
 
-.PHONY: help python demo test check docs format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
+.PHONY: help demo quick test check docs format generate cluster images kernel-report nightly bench wheel release-check down clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Set-up runs on the machine's own Python, before the environment is made, so that it can install what that needs.
-python:
+.PHONY: python-found
+python-found:
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; python3 is $$(python3 --version 2>&1). Install it and run make again." >&2; exit 2; }
 
-ready-%: python
+ready-%: python-found
 	@python3 -m tools.setup $*
 
-$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml | python
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml | python-found
 	@python3 -m tools.setup environment
 	@python3 -m tools.environment $(VENV)
 	@touch $@
 
 demo: ready-demo $(STAMP) ## run the main job for real: cluster, operator, one deployment, an image chat through encode, prefill and decode
 	@$(PY) -m e2e.demo
+
+quick: check ## what to run after every edit: check, and the fast tests of the control plane; under a minute once warm
+	@echo "==> Fast tests of the control plane (not the property tests, workers, kernels, tools, benchmarks, the cluster: make test)"
+	@$(VENV)/bin/pytest $(QUICK) $(PARALLEL) --quiet -m "not nightly and not hypothesis"
 
 test: ready-test check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Fast tests"

@@ -27,7 +27,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_crd_is_yaml_that_can_be_applied(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crd"]) == 0
-    captured = yaml.safe_load(capsys.readouterr().out)
+    captured = yaml.load(capsys.readouterr().out, yaml.CSafeLoader)
     assert captured["kind"] == "CustomResourceDefinition"
     assert captured["metadata"]["name"] == "deepseekv41deployments.serving.epd.dev"
 

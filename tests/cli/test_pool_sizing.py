@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,35 +14,35 @@ from hypothesis import strategies as st
 from epd_operator.cli import pool_sizing
 from epd_operator.cli.pool_pauses import LONGEST_PAUSES, RETURNING
 from epd_operator.engines import lookup
-from epd_workers.reference.cache.geometry import Geometry
 from epd_workers.reference.model.config import RELEASED, Config
-from epd_workers.reference.model.loaded import PACKAGED
 from epd_workers.reference.model.replay import PRESETS
 from epd_workers.swapool.header import SIZE
 from epd_workers.swapool.key import LONGEST_POSITION, Key, Namespace
 from epd_workers.swapool.memory import OVERHEAD
+from tests.support.checkpoint import geometry, packaged_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "swa-pool.md").read_text(encoding="utf-8")
 RATES = st.floats(0.01, 10_000)
+MODELS = [(pool_sizing.PACKAGED, packaged_config), (pool_sizing.RELEASED, lambda: RELEASED)]
 TTLS = st.floats(1, 2000)
 CAPACITIES = st.builds(pool_sizing.Capacity, st.integers(1, 10**6), st.sampled_from([1.0, 1.5, 2.984375, 5.96875]))
 
 
-def packaged() -> Config:
-    return Config.from_json(json.loads((PACKAGED / "config.json").read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize(("model", "config"), [(pool_sizing.PACKAGED, packaged()), (pool_sizing.RELEASED, RELEASED)])
+@pytest.mark.parametrize(("model", "config_of"), MODELS)
 @pytest.mark.parametrize(
     ("replay", "preset", "cache"), list(product(("on", "off"), ("0.5.23", "dsv41-37ae292e"), ("fp4", "bf16")))
 )
 def test_a_window_has_the_engines_size(
-    model: pool_sizing.Model, config: Config, replay: str, preset: str, cache: Any
+    model: pool_sizing.Model, config_of: Callable[[], Config], replay: str, preset: str, cache: Any
 ) -> None:
-    geometry = Geometry.of(config, 64, cache)
+    config = config_of()
+    sizes = geometry(config, cache)
     args = {"decoder-replay": replay, "decoder-replay-preset": preset, "kv-cache-dtype": cache}
-    layers = PRESETS[preset].first_late(config.text) if replay == "on" else geometry.layers
-    assert pool_sizing.window(model, args) == pool_sizing.Window(layers, geometry.window, geometry.window_bytes)
+    layers = PRESETS[preset].first_late(config.text) if replay == "on" else sizes.layers
+    assert pool_sizing.window(model, args) == pool_sizing.Window(layers, sizes.window, sizes.window_bytes)
 
 
 def test_missing_flags_have_the_engines_defaults() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,11 @@ from epd_operator.engines.reference.profile import REFERENCE
 from epd_operator.engines.reference.ruleset import RULESET
 from epd_operator.engines.validation import validate
 from epd_operator.rules.process import Process
-from epd_workers.reference.cache.geometry import Geometry
-from epd_workers.reference.model.config import Config
-from epd_workers.reference.model.loaded import PACKAGED
 from epd_workers.reference.model.replay import PRESETS, early_layers
 from epd_workers.reference.serving.options import parse as parse_command_line
 from epd_workers.swapool.key import Key, Namespace
 from epd_workers.swapool.server.options import LEAST_MEMORY
+from tests.support.checkpoint import geometry, packaged_config
 from tools.corpus.field_cases import field_cases
 
 if TYPE_CHECKING:
@@ -195,13 +192,13 @@ def test_a_pod_left_alone_has_room_for_a_pool_in_process_left_alone() -> None:
 @pytest.mark.parametrize("cache_type", ["fp4", "bf16"])
 @pytest.mark.parametrize("preset", [None, *PRESETS])
 def test_the_size_of_a_window_is_that_of_the_checkpoint_in_the_image(preset: str | None, cache_type: CacheType) -> None:
-    config = Config.from_json(json.loads((PACKAGED / "config.json").read_text(encoding="utf-8")))
+    config = packaged_config()
     layers = early_layers(PRESETS[preset] if preset else None, config.text)
-    geometry = Geometry.of(config, 64, cache_type)
+    sizes = geometry(config, cache_type)
     args = {"kv-cache-dtype": cache_type, **({"decoder-replay-preset": preset} if preset else {})}
     document_ = {"roles": {"prefill": {"decoderReplay": "Auto" if preset else "Off"}}}
     process = Process("prefill", "cpu", 0, args, {}, {}, document=document_)
-    assert swa_pool.WINDOW_BYTES.value(process) == layers * geometry.window * geometry.window_bytes
+    assert swa_pool.WINDOW_BYTES.value(process) == layers * sizes.window * sizes.window_bytes
 
 
 def test_the_least_memory_is_that_of_the_servers() -> None:
