@@ -38,14 +38,14 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Set-up runs on the machine's own Python, before the environment is made, so that it can install what that needs.
-.PHONY: python-found
-python-found:
+.PHONY: .python-found
+.python-found:
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; python3 is $$(python3 --version 2>&1). Install it and run make again." >&2; exit 2; }
 
-ready-%: python-found
+ready-%: .python-found
 	@python3 -m tools.setup $*
 
-$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml | python-found
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml | .python-found
 	@python3 -m tools.setup environment
 	@python3 -m tools.environment $(VENV)
 	@touch $@

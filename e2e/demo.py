@@ -70,11 +70,11 @@ def wait(kubeconfig: Path, name: str, console: Console) -> None:
     deadline = time.monotonic() + READY_SECONDS
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            found: list[Deployment] = reader.deployments(NAMESPACE, name)
+            result: list[Deployment] = reader.deployments(NAMESPACE, name)
             if console.is_terminal:
-                live.update(view(found, NAMESPACE), refresh=True)
-            if found and found[0].ready:
-                live.update(view(found, NAMESPACE), refresh=True)
+                live.update(view(result, NAMESPACE), refresh=True)
+            if result and result[0].ready:
+                live.update(view(result, NAMESPACE), refresh=True)
                 return
             if time.monotonic() > deadline:
                 raise TimeoutError(
@@ -101,13 +101,13 @@ def ask(url: str, model: str, messages: list[Any], rid: str) -> tuple[str, float
 def legs(kube: Kube, name: str, rid: str) -> list[Object]:
     """What each engine pod recorded about its part of a request, asked of the pods themselves."""
     selector = f"app.kubernetes.io/instance={name},serving.epd.dev/role in (encode,prefill,decode)"
-    found: list[Object] = []
+    result: list[Object] = []
     for pod in ready_pods(kube.pods(NAMESPACE, selector)):
         pod_name = pod["metadata"]["name"]
         for record in kube.pod_json(NAMESPACE, pod_name, 30000, "/v1/requests?limit=32")["requests"]:
             if str(record["id"]).startswith(rid):
-                found += [leg for leg in record["legs"] if leg["pod"] == pod_name]
-    return sorted(found, key=lambda leg: ENGINE_ROLES.index(leg["role"]))
+                result += [leg for leg in record["legs"] if leg["pod"] == pod_name]
+    return sorted(result, key=lambda leg: ENGINE_ROLES.index(leg["role"]))
 
 
 def report(kube: Kube, name: str, rid: str, roles: Sequence[str]) -> Table:
@@ -127,10 +127,12 @@ def report(kube: Kube, name: str, rid: str, roles: Sequence[str]) -> Table:
 def cases() -> list[Case]:
     """What is asked, and what is right: a picture, and a fact told far before the question."""
     image_part = {"type": "image_url", "image_url": {"url": red_circle()}}
-    seen, told = "What is in this picture?", "Where does Mira keep the silver key?"
+    seen, question = "What is in this picture?", "Where does Mira keep the silver key?"
     return [
         Case("image chat", seen, [image_part, {"type": "text", "text": seen}], RED_CIRCLE, ENGINE_ROLES),
-        Case("recall", told, [{"type": "text", "text": f"{STORY} {told}"}], "In the barn.", ("prefill", "decode")),
+        Case(
+            "recall", question, [{"type": "text", "text": f"{STORY} {question}"}], "In the barn.", ("prefill", "decode")
+        ),
     ]
 
 

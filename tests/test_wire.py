@@ -111,8 +111,8 @@ def world() -> World:
 
 def container(world: World, kind: str, component: str, name: str = "") -> dict[str, Any]:
     (maker,) = (each for each in world.makers(component) if each["kind"] == kind)
-    (found,) = (each for each in templates_of(maker)[0]["spec"]["containers"] if name in {"", each["name"]})
-    return cast("dict[str, Any]", found)
+    (actual,) = (each for each in templates_of(maker)[0]["spec"]["containers"] if name in {"", each["name"]})
+    return cast("dict[str, Any]", actual)
 
 
 def paths(app: web.Application) -> set[str]:
@@ -178,9 +178,11 @@ def test_every_reason_not_to_replay_is_judged(world: World, word: str) -> None:
 def test_a_state_that_the_operator_knows_by_name_is_one_of_the_registrar_s() -> None:
     source = (Path(epd_operator.__file__).parent / "plan/conditions/health.py").read_text(encoding="utf-8")
     known = set(re.findall(r"\.state == \"(\w+)\"", source))
-    told = set(re.findall(r"Standing\(\s*\"(\w+)\"", Path(pods.__file__).with_name("membership.py").read_text("utf-8")))
+    reported = set(
+        re.findall(r"Standing\(\s*\"(\w+)\"", Path(pods.__file__).with_name("membership.py").read_text("utf-8"))
+    )
     assert known
-    assert known <= told
+    assert known <= reported
 
 
 def test_ports(world: World) -> None:

@@ -66,8 +66,8 @@ def path(name: str) -> str:
         Unfit: It is not installed.
     """
     check(name)
-    if (found := packages.which(name)) is not None:
-        return found
+    if (result := packages.which(name)) is not None:
+        return result
     brings = [requirement.package for requirement in packages.REQUIREMENTS if requirement.name == name]
     installs = f"`python3 -m tools.setup test` installs the package {brings[0]}" if brings else ""
     way = installs or packages.PREREQUISITES.get(name) or "the project builds it"

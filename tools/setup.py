@@ -60,19 +60,19 @@ def faults(jobs: frozenset[Job], *, brought: bool, everything: bool) -> list[str
         brought: Whether the user brings a cluster; then kubectl and Helm may come from PATH.
         everything: Whether programs that only tests use are needed, too.
     """
-    found = []
+    result = []
     if (obstacle := apt.obstacle(packages.missing(*jobs))) is not None:
-        found.append(obstacle)
+        result.append(obstacle)
     if Job.CLUSTER in jobs:
         facts = machine.survey(go_needed=bool(binaries.uncached(everything=everything)), state=STATE)
-        found += machine.faults(facts)
+        result += machine.faults(facts)
     elif brought and jobs - NO_CLUSTER and (fault := machine.go_fault(machine.go_version())):
         tools = ("kubectl", "helm", "kubeconform", "kube-score") if everything else ("kubectl", "helm")
-        absent = [name for name in tools if not access.found(name)]
-        found += [f"{fault} Without it, put {', '.join(absent)} on PATH."] if absent else []
+        absent = [name for name in tools if not access.built(name)]
+        result += [f"{fault} Without it, put {', '.join(absent)} on PATH."] if absent else []
     if Job.IMAGES in jobs and not packages.root() and Job.CLUSTER not in jobs:
-        found.append("Building images needs root (buildah's chroot isolation, debootstrap): run it with sudo -E.")
-    return found
+        result.append("Building images needs root (buildah's chroot isolation, debootstrap): run it with sudo -E.")
+    return result
 
 
 def provide(command: str) -> None:
@@ -84,15 +84,15 @@ def provide(command: str) -> None:
     Raises:
         Unfit: It cannot be installed, or the machine is unfit otherwise; the message lists everything at once.
     """
-    brought, found = False, []
+    brought, result = False, []
     try:
         brought = access.given() is not None
     except Unfit as error:
-        found.append(str(error))
+        result.append(str(error))
     jobs = wanted(command, os.environ, brought=brought)
-    found += faults(jobs, brought=brought, everything=command == "test")
-    if found:
-        listed = "\n".join(["", *(f"  - {each}" for each in found), *_ways_out(jobs)])
+    result += faults(jobs, brought=brought, everything=command == "test")
+    if result:
+        listed = "\n".join(["", *(f"  - {each}" for each in result), *_ways_out(jobs)])
         rest = jobs & NO_CLUSTER
         if command != "test" or os.environ.get("CI") or faults(rest, brought=False, everything=False):
             raise Unfit(f"This machine lacks what `{command}` needs:{listed}")

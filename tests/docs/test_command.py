@@ -41,8 +41,8 @@ def test_commands_and_flags_exist(every: dict[str, Page]) -> None:
     ],
 )
 def test_a_wrong_command_is_found(text: str, fault: str | None) -> None:
-    found = [line.split(": ", 1)[1] for line in command.faults(Page("page.md", text + "\n"))]
-    assert found == ([fault] if fault else [])
+    faults = [line.split(": ", 1)[1] for line in command.faults(Page("page.md", text + "\n"))]
+    assert faults == ([fault] if fault else [])
 
 
 def test_help_lists_every_target() -> None:
@@ -53,13 +53,13 @@ def test_help_lists_every_target() -> None:
 
 def test_console_scripts_are_documented(every: dict[str, Page]) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    said = "\n".join(page.text for page in every.values())
-    assert [name for name in scripts if f"`{name}" not in said] == []
+    message = "\n".join(page.text for page in every.values())
+    assert [name for name in scripts if f"`{name}" not in message] == []
 
 
 def test_every_command_of_epd_is_documented(every: dict[str, Page]) -> None:
-    said = "\n".join(page.text for page in every.values())
-    assert [name for name in command.commands() if f"epd {name}" not in said and f"`{name}`" not in said] == []
+    message = "\n".join(page.text for page in every.values())
+    assert [name for name in command.commands() if f"epd {name}" not in message and f"`{name}`" not in message] == []
 
 
 def test_the_chart_s_values_are_documented(every: dict[str, Page]) -> None:

@@ -37,14 +37,14 @@ def test_wrong_output_is_found_and_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "real", "agree"),
+    ("message", "real", "agree"),
     [
         ("a b", "a b", True), ("a b", "a c", False), ("a", "a b", False), ("a b", "a", False), ("... b", "a a b", True),
         ("a ...", "a", True), ("a ... c", "a b b c", True), ("a ... c", "a b", False), ("... b ...", "b", True),
     ],
 )  # fmt: skip
-def test_dots_stand_for_any_lines(said: str, real: str, agree: bool) -> None:
-    assert console.agrees(tuple(said.split()), real.split()) is agree
+def test_dots_stand_for_any_lines(message: str, real: str, agree: bool) -> None:
+    assert console.agrees(tuple(message.split()), real.split()) is agree
 
 
 def test_commands_are_read_as_a_shell_reads_them() -> None:

@@ -29,8 +29,8 @@ def test_a_wrong_link_is_found(tmp_path: Path) -> None:
     )
     page = Page("docs/a.md", text)
     (tmp_path / "docs" / "a.md").write_text(text)
-    found = list(link.faults(page, {other.path: other, page.path: page}, tmp_path))
-    assert found == [
+    faults = list(link.faults(page, {other.path: other, page.path: page}, tmp_path))
+    assert faults == [
         "docs/a.md:5: c.md does not exist",
         "docs/a.md:5: docs/b.md has no heading for #three",
         "docs/a.md:5: no.svg does not exist",

@@ -67,11 +67,11 @@ def test_no_exception_outlives_its_reason(every: dict[str, Page]) -> None:
     ],
 )
 def test_a_wrong_file_is_found(text: str, fault: str | None) -> None:
-    found = [line.split(": ", 1)[1] for line in mention.files(Page("page.md", text), ELSEWHERE)]
-    assert found == ([fault] if fault else [])
+    actual = [line.split(": ", 1)[1] for line in mention.files(Page("page.md", text), ELSEWHERE)]
+    assert actual == ([fault] if fault else [])
 
 
 def test_a_wrong_word_is_found() -> None:
     text = "`encoderReplay` `swapool_put_total{result}` `encoderRepaly: true` and encoderRepaly\n"
-    found = list(mention.words(Page("page.md", text), ELSEWHERE))
-    assert found == ["page.md:1: 'encoderRepaly' (in 'encoderRepaly: true') stands nowhere in the code"]
+    actual = list(mention.words(Page("page.md", text), ELSEWHERE))
+    assert actual == ["page.md:1: 'encoderRepaly' (in 'encoderRepaly: true') stands nowhere in the code"]

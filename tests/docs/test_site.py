@@ -55,8 +55,8 @@ def test_every_page_is_in_the_site_and_its_navigation(built: Path, every: dict[s
 def settings() -> dict[str, Any]:
     """What mkdocs.yml says, without its tags of Python."""
     text = re.sub(r"!!python\S+.*", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    actual: dict[str, Any] = yaml.safe_load(text)
+    return actual
 
 
 def navigation() -> list[str]:
@@ -77,8 +77,8 @@ def leaves(value: object) -> list[str]:
 
 def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
     loaded = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?(https?:[^"'\s>]+)""")
-    found = {url for path in built.rglob("*.html") for url in loaded.findall(path.read_text(encoding="utf-8"))}
-    assert found == set()
+    actual = {url for path in built.rglob("*.html") for url in loaded.findall(path.read_text(encoding="utf-8"))}
+    assert actual == set()
 
 
 def test_drawings_are_drawn(built: Path) -> None:
@@ -92,7 +92,7 @@ def test_pages_can_be_searched(built: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "target", "host", "said"),
+    ("words", "target", "host", "message"),
     [
         ("a", "b.md#c", "", "[a](b.md#c)"),
         ("a", "../README.md", "", "[a](../README.md)"),
@@ -103,9 +103,9 @@ def test_pages_can_be_searched(built: Path) -> None:
         ("a", "../tools/a.py#L1", "https://host/epd/", "[a](https://host/epd/blob/HEAD/tools/a.py#L1)"),
     ],
 )
-def test_links_lead_to_pages_or_the_code_host(words: str, target: str, host: str, said: str) -> None:
+def test_links_lead_to_pages_or_the_code_host(words: str, target: str, host: str, message: str) -> None:
     known = {"README.md", "docs/b.md", "docs/adr/README.md"}
-    assert site.link(words, target, "docs", known, host) == said
+    assert site.link(words, target, "docs", known, host) == message
 
 
 def test_a_flowchart_is_read() -> None:

@@ -24,8 +24,8 @@ def test_counts_and_versions_are_right(every: dict[str, Page], facts: list[Fact]
 
 
 def test_every_fact_is_stated_somewhere(every: dict[str, Page], facts: list[Fact]) -> None:
-    said = [page.text for page in every.values()]
-    assert [one.pattern.pattern for one in facts if not any(one.pattern.search(text) for text in said)] == []
+    messages = [page.text for page in every.values()]
+    assert [one.pattern.pattern for one in facts if not any(one.pattern.search(text) for text in messages)] == []
 
 
 @pytest.mark.parametrize(

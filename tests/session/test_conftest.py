@@ -81,8 +81,8 @@ def run(folder: Path, files: dict[str, str], *words: str, ci: bool) -> Run:
     environment = inherited | ({"CI": "true"} if ci else {})
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     processes: dict[str, set[str]] = {}
-    told = folder / "processes"
-    for line in told.read_text().splitlines() if told.exists() else ():
+    reported = folder / "processes"
+    for line in reported.read_text().splitlines() if reported.exists() else ():
         name, process = line.split()
         processes.setdefault(name, set()).add(process)
     drawn = tuple((folder / "drawn").read_text().splitlines())

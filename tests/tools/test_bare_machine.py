@@ -118,10 +118,10 @@ def test_the_demo_runs_on_a_bare_machine(machine: Machine) -> None:
 
 def misplaced(machine: Machine) -> dict[str, set[str]]:
     """Requirements of which another package is the one that brings them, by dpkg's own word."""
-    found: dict[str, str] = json.loads(machine.run("python3", "-c", PLACES).stdout)
+    actual: dict[str, str] = json.loads(machine.run("python3", "-c", PLACES).stdout)
     patterns = {
         name: [path, path.removeprefix("/usr")]  # where /bin is a link, dpkg knows a file by its package's own name
-        for name, path in found.items()
+        for name, path in actual.items()
     }
     patterns |= {each.name: [f"*/{each.name}"] for each in packages.LIBRARIES}
     plugins = next(each for each in packages.REQUIREMENTS if each.package == "containernetworking-plugins")

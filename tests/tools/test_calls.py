@@ -230,7 +230,7 @@ def _inner(node: ast.expr) -> ast.expr | None:
 
 def _assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
     """Collect what the names of a function or module are bound to, nested functions and classes apart."""
-    found: dict[str, list[ast.expr]] = {}
+    actual: dict[str, list[ast.expr]] = {}
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop(0)
@@ -241,13 +241,13 @@ def _assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
                 for target in targets:
                     if isinstance(target, ast.Name | ast.Attribute):
                         name = target.id if isinstance(target, ast.Name) else target.attr
-                        found.setdefault(name, []).append(value)
+                        actual.setdefault(name, []).append(value)
             case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
-                found.setdefault(name, []).append(value)
+                actual.setdefault(name, []).append(value)
             case _:
                 pass
         waiting += ast.iter_child_nodes(node)
-    return found
+    return actual
 
 
 def calls_of(name: str, text: str) -> list[Call]:
@@ -279,9 +279,9 @@ def unknown(words: frozenset[str]) -> set[str]:
 
 
 def test_every_program_that_the_source_names_is_in_the_table(calls: list[Call]) -> None:
-    found = {(call.place, word) for call in calls for word in unknown(call.words or frozenset())}
-    assert {word for _, word in found} >= STAND_INS.keys()
-    assert not {each for each in found if each[1] not in STAND_INS}, (
+    actual = {(call.place, word) for call in calls for word in unknown(call.words or frozenset())}
+    assert {word for _, word in actual} >= STAND_INS.keys()
+    assert not {each for each in actual if each[1] not in STAND_INS}, (
         "add them to tools/packages.py, with the Debian package that brings them"
     )
 
@@ -298,14 +298,14 @@ def test_set_up_cluster_images_and_demo_run_programs_by_the_helper(calls: list[C
 
 
 def test_what_cannot_be_read_is_listed_with_what_it_is(calls: list[Call]) -> None:
-    found = {
+    actual = {
         call.place
         for call in calls
         if call.words is None
         and call.target.partition(".")[0] in SPAWNING
         and not call.place.startswith((*HELPER, "tools/cluster/process.py:"))
     }
-    assert found == UNREADABLE.keys()
+    assert actual == UNREADABLE.keys()
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def commands(script: str) -> set[str]:
     script = re.sub(r"(^|\s)#.*", r"\1", script.replace("\\\n", " "), flags=re.MULTILINE)
     inner = {name for text in re.findall(r"\$\(([^()]*)\)", script) for name in commands(text)}
     defined = set(re.findall(r"^(\w+)\(\)", script, flags=re.MULTILINE))
-    found: set[str] = set()
+    actual: set[str] = set()
     for line in re.sub(r"\$\([^()]*\)", "X", script).splitlines():
         words = shlex.shlex(line, posix=True, punctuation_chars=True)
         words.whitespace_split = True
@@ -348,9 +348,9 @@ def commands(script: str) -> set[str]:
             if set(word) <= set("();&|") or word in {"then", "do", "else", "!", "{", "if", "while"}:
                 starts = True
             elif starts and not re.match(r"\w+=", word):
-                found.add(word)
+                actual.add(word)
                 starts = False
-    return (found | inner) - BUILTINS - defined
+    return (actual | inner) - BUILTINS - defined
 
 
 def recipes(makefile: str) -> str:
@@ -362,16 +362,16 @@ def recipes(makefile: str) -> str:
 
 
 def test_the_makefile_names_programs_of_the_table() -> None:
-    found = commands(recipes((ROOT / "Makefile").read_text(encoding="utf-8")))
-    assert {"python3", "python", "pytest", "rm"} <= found
-    assert not unknown(frozenset(found))
+    actual = commands(recipes((ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert {"python3", "python", "pytest", "rm"} <= actual
+    assert not unknown(frozenset(actual))
 
 
 @pytest.mark.parametrize("name", [".ci/run", "requirements/lock.sh"])
 def test_scripts_name_programs_of_the_table(name: str) -> None:
-    found = commands((ROOT / name).read_text(encoding="utf-8"))
-    assert found
-    assert not unknown(frozenset(found))
+    actual = commands((ROOT / name).read_text(encoding="utf-8"))
+    assert actual
+    assert not unknown(frozenset(actual))
 
 
 def test_the_reader_of_scripts_sees_commands() -> None:

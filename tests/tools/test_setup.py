@@ -138,7 +138,7 @@ def test_go_is_asked_for_with_the_cluster_that_is_brought(
     (tmp_path / "theirs").write_text("{}")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "theirs"))
     monkeypatch.setattr(machine, "go_version", lambda: None)
-    monkeypatch.setattr(access, "found", lambda name: None if name == "helm" else tmp_path)
+    monkeypatch.setattr(access, "built", lambda name: None if name == "helm" else tmp_path)
     assert setup.main(["demo"]) == 2
     assert "Without it, put helm on PATH." in capsys.readouterr().err
     assert installed() == []

@@ -113,4 +113,4 @@ Installed 165 packages in 2.3s
     ids=["apt", "debootstrap", "image", "go list", "go build", "uv"],
 )
 def test_how_far_is_counted_from_what_is_printed(counted: Tally, printed: str, far: list[str]) -> None:
-    assert [said for line in printed.splitlines() if (said := counted.read(line))] == far
+    assert [message for line in printed.splitlines() if (message := counted.read(line))] == far

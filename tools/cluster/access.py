@@ -61,10 +61,10 @@ def tool(name: str) -> Path:
         KeyError: Unknown name; the message lists the names.
         Unfit: It must be built, and cannot.
     """
-    return (found(name) if given() is not None else None) or binaries.path(name)
+    return (built(name) if given() is not None else None) or binaries.path(name)
 
 
-def found(name: str) -> Path | None:
+def built(name: str) -> Path | None:
     """Return a program that is built already or lies on PATH; None where it would have to be built.
 
     Raises:

@@ -153,18 +153,18 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _container_pids() -> set[int]:
-    found: set[int] = set()
+    result: set[int] = set()
     for top in cgroups():
         for file in top.rglob("cgroup.procs"):
             try:
-                found |= {int(line) for line in file.read_text(encoding="ascii").split()}
+                result |= {int(line) for line in file.read_text(encoding="ascii").split()}
             except OSError:  # the cgroup went away, or is a threaded one whose parent lists the processes
                 continue
-    return found - {0}
+    return result - {0}
 
 
 def _shim_pids() -> set[int]:
-    found = set()
+    result = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -173,8 +173,8 @@ def _shim_pids() -> set[int]:
         except OSError:
             continue
         if b"containerd-shim" in words[0] and str(CONTAINERD_SOCKET).encode() in words:
-            found.add(int(entry.name))
-    return found
+            result.add(int(entry.name))
+    return result
 
 
 def _kill(pid: int) -> None:

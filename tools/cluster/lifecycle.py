@@ -46,11 +46,11 @@ def check() -> None:
     Raises:
         Unfit: The machine cannot run the cluster; all its faults are listed.
     """
-    found = machine.faults(machine.survey(go_needed=bool(binaries.uncached()), state=STATE))
+    faults = machine.faults(machine.survey(go_needed=bool(binaries.uncached()), state=STATE))
     if (obstacle := apt.obstacle(packages.missing(Job.CLUSTER))) is not None:
-        found.append(obstacle)
-    if found:
-        listed = "\n".join(f"  - {fault}" for fault in found)
+        faults.append(obstacle)
+    if faults:
+        listed = "\n".join(f"  - {fault}" for fault in faults)
         raise Unfit(f"This machine cannot run the local cluster:\n{listed}\n{machine.ELSEWHERE}")
 
 
@@ -111,14 +111,14 @@ def start(wanted: Sequence[Component], surroundings: str) -> None:
     serving: set[str] = set()
     waiting = list(wanted)
     started: list[Component] = []
-    found: set[str] = set()
+    result: set[str] = set()
     began = time.monotonic()
     while waiting or started:
         for component in [c for c in waiting if serving.issuperset(c.needs)]:
             if components.start(component, surroundings):
                 progress.say(f"starting {component.name}")
             else:
-                found.add(component.name)
+                result.add(component.name)
             waiting.remove(component)
             started.append(component)
         for component in list(started):
@@ -129,10 +129,10 @@ def start(wanted: Sequence[Component], surroundings: str) -> None:
             elif not component.running():
                 raise Unfit(f"{component.name} ended.\n{_tail(component)}")
         elapsed = time.monotonic() - began
-        for component in [c for c in started if c.name in found and elapsed > HUNG_SECONDS]:
+        for component in [c for c in started if c.name in result and elapsed > HUNG_SECONDS]:
             progress.say(f"{component.name} runs but does not serve: starting it again", "yellow")
             process.stop(component.pid_file, grace_seconds=1.0)
-            found.remove(component.name)
+            result.remove(component.name)
             started.remove(component)
             waiting.append(component)
         if elapsed > SERVE_SECONDS:

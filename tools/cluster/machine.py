@@ -60,27 +60,27 @@ def faults(facts: Facts) -> list[str]:
     """List everything that keeps a machine from running the cluster, each with its way out."""
     if facts.platform != "linux":
         return [f"The operating system is {facts.platform}; the cluster needs Linux (namespaces, cgroups, overlayfs)."]
-    found = []
+    result = []
     if facts.uid != 0:
-        found.append(f"The user id is {facts.uid}; containers, network and mounts need root: run it with sudo -E.")
+        result.append(f"The user id is {facts.uid}; containers, network and mounts need root: run it with sudo -E.")
     if facts.go_needed and (fault := go_fault(facts.go)) is not None:
-        found.append(fault)
+        result.append(fault)
     lacking = sorted({"cpu", "cpuset", "memory", "pids"} - facts.controllers)
     if lacking:
-        found.append(f"The kernel offers no cgroup controller {', '.join(lacking)}; the kubelet needs it.")
+        result.append(f"The kernel offers no cgroup controller {', '.join(lacking)}; the kubelet needs it.")
     if "overlay" not in facts.filesystems:
-        found.append("The kernel has no overlay file system (`modprobe overlay`).")
+        result.append("The kernel has no overlay file system (`modprobe overlay`).")
     if len(facts.socket_path) > SOCKET_PATH_LIMIT:
-        found.append(
+        result.append(
             f"The path {facts.socket_path} has {len(facts.socket_path)} characters; a socket's may have "
             f"{SOCKET_PATH_LIMIT}: move the checkout to a shorter path."
         )
-    found.extend(_overlaps(facts.routes))
+    result.extend(_overlaps(facts.routes))
     if facts.free_bytes < FREE_BYTES_WANTED:
-        found.append(
+        result.append(
             f"Only {facts.free_bytes / 1024**3:.1f} GiB are free for the state folder; images and pods take 8 GiB."
         )
-    return found
+    return result
 
 
 def _overlaps(routes: Sequence[str]) -> list[str]:

@@ -69,10 +69,10 @@ def browser() -> list[str]:
     """
     if named := os.environ.get("EPD_BROWSER"):
         return shlex.split(named)
-    found = next((path for path in map(shutil.which, NAMES) if path), None)
-    if found is None:
+    result = next((path for path in map(shutil.which, NAMES) if path), None)
+    if result is None:
         raise NoBrowserError(f"no browser: install one of {', '.join(NAMES)}, or name a command line in EPD_BROWSER")
-    return [found]
+    return [result]
 
 
 @contextmanager
@@ -159,16 +159,16 @@ def main() -> int:
         print(f"{SITE} is not there: run `make docs`", file=sys.stderr)
         return 2
     try:
-        found = measured()
-        wide = [(page, width, real) for page, width, real in found if real > width]
+        result = measured()
+        wide = [(page, width, real) for page, width, real in result if real > width]
         if given.shots:
-            shoot(given.page or sorted({page for page, _, _ in found}), given.shots)
+            shoot(given.page or sorted({page for page, _, _ in result}), given.shots)
     except NoBrowserError as error:
         print(error, file=sys.stderr)
         return 2
     for page, width, real in wide:
         print(f"{page}: {real} pixels wide in a window of {width}")
-    print(f"{len(found)} views of {len(found) // len(WIDTHS)} pages, {len(wide)} too wide")
+    print(f"{len(result)} views of {len(result) // len(WIDTHS)} pages, {len(wide)} too wide")
     return 1 if wide else 0
 
 

@@ -104,13 +104,13 @@ def printed(words: list[str]) -> list[str]:
     return [line.rstrip() for line in done.stdout.rstrip().splitlines()]
 
 
-def agrees(said: tuple[str, ...], real: list[str]) -> bool:
+def agrees(message: tuple[str, ...], real: list[str]) -> bool:
     """Whether the output on the page is the real one; `...` stands for any lines, none included."""
-    if not said:
+    if not message:
         return not real
-    if said[0] == _ANY:
-        return any(agrees(said[1:], real[skip:]) for skip in range(len(real) + 1))
-    return bool(real) and said[0] == real[0] and agrees(said[1:], real[1:])
+    if message[0] == _ANY:
+        return any(agrees(message[1:], real[skip:]) for skip in range(len(real) + 1))
+    return bool(real) and message[0] == real[0] and agrees(message[1:], real[1:])
 
 
 def stale(page: Page) -> list[tuple[Step, list[str]]]:

@@ -103,10 +103,10 @@ def read(source: str) -> Chart:
 def _nodes(chart: Chart, text: str) -> list[str]:
     names = []
     for part in text.split("&"):
-        found = re.fullmatch(_NODE, part.strip())
-        if found is None:
+        match = re.fullmatch(_NODE, part.strip())
+        if match is None:
             raise DrawingError(f"not understood: {part.strip()!r}; see tools/docs/drawing.py for what is")
-        name, title = found[1], found[2]
+        name, title = match[1], match[2]
         if title or name not in chart.titles:
             chart.titles[name] = title or name
         names.append(name)

@@ -24,8 +24,8 @@ _STILTED: Final = re.compile(
 
 def targets(page: Page) -> set[str]:
     """Paths in the repository that the page links to."""
-    found = (target.partition("#")[0] for _, target in page.links if ":" not in target)
-    return {posixpath.normpath(posixpath.join(page.folder.as_posix(), path)) for path in found if path}
+    result = (target.partition("#")[0] for _, target in page.links if ":" not in target)
+    return {posixpath.normpath(posixpath.join(page.folder.as_posix(), path)) for path in result if path}
 
 
 def unlisted(index: Page, paths: Iterable[str]) -> list[str]:
@@ -85,5 +85,5 @@ def pictures(table: Page, paths: Iterable[str]) -> Iterator[str]:
 def stilted(page: Page) -> Iterator[str]:
     """A line for each phrase that English has better words for."""
     for line, text in page.words:
-        for found in _STILTED.finditer(text):
-            yield f"{page.path}:{line}: {found[0]!r}: say it plainly"
+        for item in _STILTED.finditer(text):
+            yield f"{page.path}:{line}: {item[0]!r}: say it plainly"

@@ -85,9 +85,9 @@ def _module(text: str, root: Path) -> bool:
     parts = text.split(".")
     for end in range(len(parts), 0, -1):
         tail = "/".join(parts[:end])
-        found = [path for path in listing(root) if path.endswith((f"/{tail}.py", f"/{tail}/__init__.py"))]
-        if found:
-            source = (root / found[0]).read_text(encoding="utf-8")
+        result = [path for path in listing(root) if path.endswith((f"/{tail}.py", f"/{tail}/__init__.py"))]
+        if result:
+            source = (root / result[0]).read_text(encoding="utf-8")
             return all(re.search(rf"\b{name}\b", source) for name in parts[end:])
     return False
 
@@ -98,8 +98,8 @@ def listing(root: Path) -> tuple[str, ...]:
     folders = [path for path in root.iterdir() if path.is_dir() and path.name not in _SKIPPED]
     kept = [path for path in folders if not path.name.startswith(".") or path.name in {".ci", ".github"}]
     inside = (path for folder in kept for path in (folder, *folder.rglob("*")))
-    found = [path for path in (*root.iterdir(), *inside) if "__pycache__" not in path.parts]
-    return tuple(sorted({path.relative_to(root).as_posix() for path in found}))
+    result = [path for path in (*root.iterdir(), *inside) if "__pycache__" not in path.parts]
+    return tuple(sorted({path.relative_to(root).as_posix() for path in result}))
 
 
 @cache
@@ -110,12 +110,12 @@ def _lines(root: Path) -> str:
 @cache
 def vocabulary(root: Path) -> frozenset[str]:
     """Every word of the repository's code and manifests; of words with dashes the parts as well."""
-    found = {part for path in listing(root) for part in _WORD.findall(path)}
+    result = {part for path in listing(root) for part in _WORD.findall(path)}
     here = [root / name for name in ("pyproject.toml", "Makefile", "conftest.py", "mkdocs.yml")]
     inside = (path for folder in SOURCE_FOLDERS for path in (root / folder).rglob("*") if path.suffix in _SUFFIXES)
     for path in (*here, *inside):
         if path.is_file() and "tests/docs" not in path.as_posix() and "__pycache__" not in path.parts:
             text = path.read_text(encoding="utf-8", errors="replace")
-            found.update(_WORD.findall(text))
-            found.update(re.findall(r"[A-Za-z_]\w{3,}", text))
-    return frozenset(found)
+            result.update(_WORD.findall(text))
+            result.update(re.findall(r"[A-Za-z_]\w{3,}", text))
+    return frozenset(result)

@@ -117,20 +117,20 @@ class Page:
     @property
     def tables(self) -> list[tuple[int, list[list[str]]]]:
         """Line and rows of every table; a cell is its Markdown, the first row is the head."""
-        found: list[tuple[int, list[list[str]]]] = []
+        result: list[tuple[int, list[list[str]]]] = []
         for token in self.tokens:
             if token.type == "table_open" and token.map:
-                found.append((token.map[0] + 1, []))
+                result.append((token.map[0] + 1, []))
             elif token.type == "tr_open":
-                found[-1][1].append([])
-        cells = iter(row for _, rows in found for row in rows)
+                result[-1][1].append([])
+        cells = iter(row for _, rows in result for row in rows)
         row: list[str] = []
         for previous, token in zip(self.tokens, self.tokens[1:], strict=False):
             if previous.type == "tr_open":
                 row = next(cells)
             if previous.type in {"th_open", "td_open"}:
                 row.append(token.content)
-        return found
+        return result
 
     @property
     def free_lines(self) -> set[int]:
@@ -159,8 +159,8 @@ class Page:
 
 def pages(root: Path = ROOT) -> list[Page]:
     """Every Markdown file of the repository, by path."""
-    found = (path.relative_to(root) for path in root.rglob("*.md"))
-    ours = sorted(path.as_posix() for path in found if _ours(path))
+    result = (path.relative_to(root) for path in root.rglob("*.md"))
+    ours = sorted(path.as_posix() for path in result if _ours(path))
     return [Page(path, (root / path).read_text(encoding="utf-8")) for path in ours]
 
 

@@ -31,11 +31,11 @@ def deployments(page: Page) -> Iterator[tuple[int, dict[str, Any]]]:
     for fence in page.fences:
         if fence.language != "yaml":
             continue
-        for found in yaml.safe_load_all(fence.text):
-            if isinstance(found, dict) and found.get("kind") == KIND:
-                yield fence.line, found
-            elif isinstance(found, dict) and set(found) == {"spec"} and not _is_excerpt(found["spec"]):
-                yield fence.line, laid(LEAST, found)
+        for item in yaml.safe_load_all(fence.text):
+            if isinstance(item, dict) and item.get("kind") == KIND:
+                yield fence.line, item
+            elif isinstance(item, dict) and set(item) == {"spec"} and not _is_excerpt(item["spec"]):
+                yield fence.line, laid(LEAST, item)
 
 
 def _is_excerpt(spec: Any) -> bool:

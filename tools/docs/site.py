@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Draw the drawings, and mend the links that lead out of the site."""
-    drawings = _MERMAID.sub(lambda found: drawn(found[1]), markdown)
+    drawings = _MERMAID.sub(lambda result: drawn(result[1]), markdown)
     parts = _FENCE.split(drawings)
     known = {file.src_uri for file in files}
     folder = posixpath.dirname(page.file.src_uri)
@@ -54,8 +54,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _mended(text: str, folder: str, known: set[str], config: MkDocsConfig) -> str:
-    def mend(found: re.Match[str]) -> str:
-        words, target = found[1], found[2]
+    def mend(match: re.Match[str]) -> str:
+        words, target = match[1], match[2]
         return link(words, target, folder, known, config.repo_url or "")
 
     # Backticks inside a link's text are its own; elsewhere what they hold is no link.

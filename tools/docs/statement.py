@@ -89,11 +89,11 @@ def facts() -> list[Fact]:
 def faults(page: Page, known: Iterable[Fact]) -> Iterator[str]:
     """A line for each statement of the page that is not as the code says; decisions tell of their own time."""
     for one in known if not _DECISION.match(page.path) else ():
-        for found in one.pattern.finditer(page.text):
-            stated = " ".join(found[1].split())
+        for item in one.pattern.finditer(page.text):
+            stated = " ".join(item[1].split())
             if stated not in one.values:
-                line = page.text.count("\n", 0, found.start()) + 1
-                yield f"{page.path}:{line}: {found[0]!r}: {' or '.join(sorted(one.values))} is right"
+                line = page.text.count("\n", 0, item.start()) + 1
+                yield f"{page.path}:{line}: {item[0]!r}: {' or '.join(sorted(one.values))} is right"
 
 
 def released(page: Page, changelog: str) -> Iterator[str]:
@@ -101,9 +101,9 @@ def released(page: Page, changelog: str) -> Iterator[str]:
     newest = re.search(r"^## .*$", changelog, re.MULTILINE)
     if newest is None or "unreleased" not in newest[0] or _DECISION.match(page.path):
         return
-    for found in _UNRELEASED.finditer(page.text):
-        line = page.text.count("\n", 0, found.start()) + 1
-        yield f"{page.path}:{line}: {found[0]!r}, and nothing is released"
+    for item in _UNRELEASED.finditer(page.text):
+        line = page.text.count("\n", 0, item.start()) + 1
+        yield f"{page.path}:{line}: {item[0]!r}, and nothing is released"
 
 
 def _count(path: str) -> str:

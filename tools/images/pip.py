@@ -18,12 +18,12 @@ CARRIED = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "
 def files(environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """The configuration files that pip reads, later ones winning."""
     config_home = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    found = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config_home / "pip" / "pip.conf"]
+    result = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config_home / "pip" / "pip.conf"]
     if virtual := environment.get("VIRTUAL_ENV"):
-        found.append(Path(virtual) / "pip.conf")
+        result.append(Path(virtual) / "pip.conf")
     if explicit := environment.get("PIP_CONFIG_FILE"):
-        found.append(Path(explicit))
-    return tuple(found)
+        result.append(Path(explicit))
+    return tuple(result)
 
 
 def configuration(environment: Mapping[str, str], paths: Iterable[Path]) -> str:

@@ -181,7 +181,7 @@ def open_store(folder: Path) -> Store:
     folder.mkdir(parents=True, exist_ok=True)
     if remembered.exists():
         return Store(folder, tuple(remembered.read_text().splitlines()))
-    said = ""
+    message = ""
     for driver in DRIVERS:
         store = Store(folder, driver)
         done = program.run(store.argv("images", "--quiet"))
@@ -189,5 +189,5 @@ def open_store(folder: Path) -> Store:
             remembered.write_text("\n".join(driver))
             return store
         shutil.rmtree(folder / "store", ignore_errors=True)
-        said = done.stderr.strip()
-    raise ImageError(f"buildah cannot keep images below {folder}: {said}")
+        message = done.stderr.strip()
+    raise ImageError(f"buildah cannot keep images below {folder}: {message}")

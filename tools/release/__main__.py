@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _version(*, only_check: bool) -> int:
     if only_check:
-        found = check.stale(ROOT)
-        print("\n".join(found), end="\n" if found else "", file=sys.stderr)
-        return 1 if found else 0
+        result = check.stale(ROOT)
+        print("\n".join(result), end="\n" if result else "", file=sys.stderr)
+        return 1 if result else 0
     for name in version.write(ROOT):
         print(f"wrote {name}")
     return 0
@@ -87,9 +87,9 @@ def _check(file: Path | None, folder: Path) -> int:
         print(f"  {path.stat().st_size:>9,}  {path.name}")
     faults = 0
     for name, test in check.checks(release, ROOT, helm):
-        found = test()
-        print(f"{'NOT RIGHT' if found else 'checked'}: {name}", *found, sep="\n  ")
-        faults += len(found)
+        result = test()
+        print(f"{'NOT RIGHT' if result else 'checked'}: {name}", *result, sep="\n  ")
+        faults += len(result)
     for line in unchecked(release):
         print(f"not checked: {line}")
     for line in undone(release):

@@ -28,12 +28,12 @@ def section(changelog: str, version: str) -> Section:
         ReleaseError: The newest section is another version's, has no date where one is due, or is empty.
     """
     _, heading, text, *_ = [*re.split(r"(?m)^## (.+)$", changelog, maxsplit=2), "", ""]
-    found = re.fullmatch(r"(\S+) \((unreleased|\d{4}-\d\d-\d\d)\)", heading)
-    if found is None or found[1] != version:
+    match = re.fullmatch(r"(\S+) \((unreleased|\d{4}-\d\d-\d\d)\)", heading)
+    if match is None or match[1] != version:
         raise ReleaseError(
             f"CHANGELOG.md: the newest section is {heading!r}: must be '{version} (unreleased)' or '{version} (DATE)', "
             "with DATE as YYYY-MM-DD"
         )
     if not text.strip():
         raise ReleaseError(f"CHANGELOG.md: the section of {version} is empty: say what changed")
-    return Section(None if found[2] == "unreleased" else found[2], text.strip() + "\n")
+    return Section(None if match[2] == "unreleased" else match[2], text.strip() + "\n")

@@ -51,16 +51,16 @@ def wheel(release: Release) -> list[str]:
         names = archive.namelist()
         information = f"epd-{release.version}.dist-info"
         metadata = email.parser.Parser().parsestr(archive.read(f"{information}/METADATA").decode())
-    found = [
+    result = [
         f"{release.wheel.name}: {name}: belongs in no wheel"
         for name in names
         if name.split("/")[0] not in PACKAGES | {information} or "/tests/" in name or name.endswith(".pyc")
     ]
     if metadata["Version"] != release.version:
-        found.append(f"{release.wheel.name}: Version: {metadata['Version']}: must be {release.version}")
+        result.append(f"{release.wheel.name}: Version: {metadata['Version']}: must be {release.version}")
     needed = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     base = {one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})}
-    return found + [f"{release.wheel.name}: needs {name} without any extra" for name in sorted(base & HEAVY)]
+    return result + [f"{release.wheel.name}: needs {name} without any extra" for name in sorted(base & HEAVY)]
 
 
 def sdist(release: Release) -> list[str]:
@@ -78,7 +78,7 @@ def chart(release: Release, helm: Path) -> list[str]:
         file = archive.extractfile("epd-operator/Chart.yaml")
         assert file is not None
         described = yaml.safe_load(file.read())
-    found = [
+    result = [
         f"{release.chart.name}: {key}: {described[key]}: must be {release.version}"
         for key in ("version", "appVersion")
         if described[key] != release.version
@@ -89,16 +89,16 @@ def chart(release: Release, helm: Path) -> list[str]:
         command += ["--values", str(release.values)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return [*found, f"{release.chart.name}: helm template: {done.stderr.strip()}"]
+        return [*result, f"{release.chart.name}: helm template: {done.stderr.strip()}"]
     objects = [one for one in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if one]  # half a megabyte: in C
-    found += [
+    result += [
         f"{release.chart.name}: does not install {reference}"
         for reference in references.values()
         if reference not in _images(objects)
     ]
     if crd.crd()["spec"] not in [one["spec"] for one in objects if one["kind"] == "CustomResourceDefinition"]:
-        found.append(f"{release.chart.name}: its CRD is not the code's: run `make generate`")
-    return found
+        result.append(f"{release.chart.name}: its CRD is not the code's: run `make generate`")
+    return result
 
 
 def _images(objects: list[dict[str, Any]]) -> set[str]:
@@ -116,19 +116,19 @@ def bills(release: Release, root: Path) -> list[str]:
     """What is wrong with the bills of materials."""
     locks = {release.wheel.name: "cli", release.sdist.name: "cli"}
     locks |= {release.image(name): images.LOCKS[name] for name in NAMES}
-    found = []
+    result = []
     for artefact in (*locks, release.chart.name):
         path = release.bill(artefact)
         if not path.is_file():
-            found.append(f"{path.name}: is missing")
+            result.append(f"{path.name}: is missing")
             continue
         text = path.read_text(encoding="utf-8")
-        found += [f"{path.name}: {fault}" for fault in sbom.faults(text)]
+        result += [f"{path.name}: {fault}" for fault in sbom.faults(text)]
         if artefact in locks:
             there = sbom.listed(text)
-            found += [
+            result += [
                 f"{path.name}: {one.name} {one.version} is not listed with its hashes"
                 for one in lock.read(root / "requirements" / f"{locks[artefact]}.txt")
                 if there.get((one.name, one.version)) != frozenset(one.hashes)
             ]
-    return found
+    return result

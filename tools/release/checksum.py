@@ -29,9 +29,9 @@ def faults(folder: Path) -> list[str]:
     lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     there = {path.name: sha256(path) for path in folder.iterdir() if path.name != NAME}
-    found = [f"{NAME}: {name} is listed and is not there" for name in sorted(listed.keys() - there)]
-    found += [f"{NAME}: {name} is not listed" for name in sorted(there.keys() - listed)]
-    return found + [
+    result = [f"{NAME}: {name} is listed and is not there" for name in sorted(listed.keys() - there)]
+    result += [f"{NAME}: {name} is not listed" for name in sorted(there.keys() - listed)]
+    return result + [
         f"{name}: its SHA-256 is not the one in {NAME}"
         for name in sorted(listed.keys() & there)
         if listed[name] != there[name]

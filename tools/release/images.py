@@ -33,15 +33,15 @@ def read(path: Path, root: Path, options: Options) -> dict[str, str]:
         ReleaseError: An image is missing or unknown, has no digest, or was built from other sources; all are named.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ReleaseError(f"{path}: {error}: it must be what `python -m tools.images push --json` prints") from None
-    if not isinstance(found, dict) or set(found) != set(NAMES):
+    if not isinstance(result, dict) or set(result) != set(NAMES):
         raise ReleaseError(f"{path}: must be an object with exactly the images {', '.join(NAMES)}")
-    faults = [fault for name in NAMES if (fault := _fault(str(found[name]), recipe(root, name, options).tag))]
+    faults = [fault for name in NAMES if (fault := _fault(str(result[name]), recipe(root, name, options).tag))]
     if faults:
         raise ReleaseError("\n".join(f"{path}: {fault}" for fault in faults))
-    return {name: found[name] for name in NAMES}
+    return {name: result[name] for name in NAMES}
 
 
 def _fault(reference: str, tag: str) -> str:

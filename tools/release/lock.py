@@ -37,16 +37,16 @@ def read(path: Path) -> tuple[Locked, ...]:
         ReleaseError: A line is not `NAME==VERSION [; MARKER]` with SHA-256 hashes; all such lines are named.
     """
     lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-    found, faults = [], []
+    result, faults = [], []
     for line in lines:
         if line and not line.startswith("#"):
             try:
-                found.append(_locked(line))
+                result.append(_locked(line))
             except (InvalidRequirement, ValueError) as error:
                 faults.append(f"{path.name}: {line[:60]}: {error}")
     if faults:
         raise ReleaseError("\n".join(faults))
-    return tuple(found)
+    return tuple(result)
 
 
 def _locked(line: str) -> Locked:

@@ -73,5 +73,5 @@ def _run(command: Sequence[str], folder: Path, environment: dict[str, str]) -> N
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
+    (result,) = folder.glob(pattern)
+    return result

@@ -36,10 +36,10 @@ def version(root: Path) -> str:
     Raises:
         ReleaseError: It is not three numbers, the only form that both Python packages and charts take.
     """
-    found: str = tomllib.loads((root / SOURCE).read_text(encoding="utf-8"))["project"]["version"]
-    if re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", found) is None:
-        raise ReleaseError(f"{SOURCE}: version = {found!r}: must be three numbers, such as 0.2.0, for wheel and chart")
-    return found
+    result: str = tomllib.loads((root / SOURCE).read_text(encoding="utf-8"))["project"]["version"]
+    if re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", result) is None:
+        raise ReleaseError(f"{SOURCE}: version = {result!r}: must be three numbers, such as 0.2.0, for wheel and chart")
+    return result
 
 
 def outdated(root: Path) -> dict[str, str]:
@@ -49,7 +49,7 @@ def outdated(root: Path) -> dict[str, str]:
         ReleaseError: A file does not have the version where it is expected.
     """
     wanted = version(root)
-    found = {}
+    result = {}
     for name, patterns in PLACES.items():
         text = before = (root / name).read_text(encoding="utf-8")
         for pattern in patterns:
@@ -57,8 +57,8 @@ def outdated(root: Path) -> dict[str, str]:
             if not count:
                 raise ReleaseError(f"{name}: no version at {pattern!r}: correct PLACES in tools/release/version.py")
         if text != before:
-            found[name] = text
-    return found
+            result[name] = text
+    return result
 
 
 def write(root: Path) -> list[str]:

@@ -92,10 +92,10 @@ def test_a_build_names_the_programs_and_is_done_once(module: binaries.Module, tm
 def test_a_build_says_how_many_of_the_packages_it_must_compile_are_done(
     module: binaries.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(progress.Step, "far", lambda _, text: said.append(text))
+    lines: list[str] = []
+    monkeypatch.setattr(progress.Step, "far", lambda _, text: lines.append(text))
     binaries.ensure(module)
-    assert said == ["1 modules downloaded", "1 of 1 packages"]
+    assert lines == ["1 modules downloaded", "1 of 1 packages"]
 
 
 def test_a_failed_build_leaves_nothing_that_could_be_used(
@@ -145,13 +145,13 @@ def test_the_versions_in_the_flags_are_those_of_the_modules() -> None:
 
 
 def test_both_big_modules_share_one_client_go() -> None:
-    found = [
+    match = [
         re.search(r"k8s.io/client-go (?:=> k8s.io/client-go )?(v0\.36\.\d+)", text)
         for text in ((GO_MODULES / name / "go.mod").read_text() for name in ("kubernetes", "addons"))
     ]
-    assert found[0]
-    assert found[1]
-    assert found[0][1] == found[1][1]
+    assert match[0]
+    assert match[1]
+    assert match[0][1] == match[1][1]
 
 
 def test_the_cache_folder_obeys_xdg(monkeypatch: pytest.MonkeyPatch) -> None:

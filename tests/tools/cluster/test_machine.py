@@ -48,8 +48,8 @@ def test_each_fault_names_what_is_and_the_way_out(change: dict[str, object], wor
 
 
 def test_all_faults_come_at_once() -> None:
-    found = machine.faults(replace(FIT, uid=1000, go=None, free_bytes=0))
-    assert len(found) == 3
+    faults = machine.faults(replace(FIT, uid=1000, go=None, free_bytes=0))
+    assert len(faults) == 3
 
 
 def test_go_is_not_asked_for_once_everything_is_built() -> None:

@@ -99,7 +99,7 @@ def test_only_the_worker_is_told_of_torch(tmp_path: Path) -> None:
     for name in ("router", "worker"):
         made.build(recipe(ROOT, name, options))
     assert [
-        image.partition(":")[0] for image, told in store.built if "TORCH_INDEX=https://example.org/cpu" in told
+        image.partition(":")[0] for image, reported in store.built if "TORCH_INDEX=https://example.org/cpu" in reported
     ] == ["localhost/epd-worker-dependencies"]
 
 

@@ -44,11 +44,11 @@ def test_nothing_configured_is_an_empty_section(tmp_path: Path) -> None:
 
 
 def test_files_in_the_order_pip_reads_them(tmp_path: Path) -> None:
-    found = pip.files(
+    actual = pip.files(
         {"PIP_CONFIG_FILE": "/x/pip.conf", "VIRTUAL_ENV": "/venv", "XDG_CONFIG_HOME": "/config"}, tmp_path
     )
-    assert [str(path) for path in found[-3:]] == ["/config/pip/pip.conf", "/venv/pip.conf", "/x/pip.conf"]
-    assert found[1] == tmp_path / ".pip" / "pip.conf"
+    assert [str(path) for path in actual[-3:]] == ["/config/pip/pip.conf", "/venv/pip.conf", "/x/pip.conf"]
+    assert actual[1] == tmp_path / ".pip" / "pip.conf"
 
 
 def test_certificates_are_the_first_bundle_that_exists(tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_no_registry_names_the_way_out() -> None:
     ],
 )
 def test_registry(repository: str, host: str, tls: bool, local: bool) -> None:
-    found = registry(repository)
-    assert (found.host, found.tls, found.local) == (host, tls, local)
-    assert not found.repository.endswith("/")
-    assert "://" not in found.repository
+    actual = registry(repository)
+    assert (actual.host, actual.tls, actual.local) == (host, tls, local)
+    assert not actual.repository.endswith("/")
+    assert "://" not in actual.repository
 
 
 @pytest.mark.parametrize("repository", ["ftp://example.org", "Example.org/me", "example.org/me@sha256:1", "/me", ""])

@@ -66,10 +66,10 @@ def test_a_function_says_why_the_process_ends(library: Path) -> None:
 
 
 def test_read_sees_what_a_library_offers_and_asks_for() -> None:
-    found = stub.read(Path(ctypes.__file__).parent / _ctypes())
-    assert "PyInit__ctypes" in found.defined
-    assert "PyErr_SetString" in found.undefined
-    assert any(name.startswith("libc.so") for name in found.needed)
+    actual = stub.read(Path(ctypes.__file__).parent / _ctypes())
+    assert "PyInit__ctypes" in actual.defined
+    assert "PyErr_SetString" in actual.undefined
+    assert any(name.startswith("libc.so") for name in actual.needed)
 
 
 def _ctypes() -> Path:

@@ -69,9 +69,9 @@ def epd(empty: Path, tmp_path: Path) -> Epd:
 def test_it_brings_what_the_lock_file_names_and_nothing_else(empty: Path) -> None:
     code = "import json; from importlib.metadata import distributions as d; print(json.dumps([x.name for x in d()]))"
     done = subprocess.run([empty / "python", "-c", code], capture_output=True, text=True, check=True)
-    found = {name.lower().replace("_", "-") for name in json.loads(done.stdout)}
-    assert found == {"epd"} | {one.name for one in lock.read(ROOT / "requirements" / "cli.txt")}
-    assert not found & check.HEAVY
+    actual = {name.lower().replace("_", "-") for name in json.loads(done.stdout)}
+    assert actual == {"epd"} | {one.name for one in lock.read(ROOT / "requirements" / "cli.txt")}
+    assert not actual & check.HEAVY
 
 
 def test_validate_judges_the_sample(epd: Epd) -> None:
@@ -87,7 +87,7 @@ def test_validate_judges_a_command_line(epd: Epd) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--help"], "epd validate deploy.yaml"),
         (["version"], f"epd {__version__}\n"),
@@ -98,10 +98,10 @@ def test_validate_judges_a_command_line(epd: Epd) -> None:
     ],
     ids=lambda value: str(value[0]) if isinstance(value, list) else "",
 )
-def test_a_command_without_a_cluster_works(epd: Epd, words: list[str | Path], told: str) -> None:
+def test_a_command_without_a_cluster_works(epd: Epd, words: list[str | Path], reported: str) -> None:
     done = epd(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert told in done.stdout
+    assert reported in done.stdout
 
 
 @pytest.mark.parametrize("command", ["status", "run"])

@@ -52,14 +52,14 @@ def test_no_other_file_of_the_product_has_the_version() -> None:
     """A place that nobody knows would keep the old one: add it to PLACES, or write it as something else."""
     pattern = re.compile(rf"(?<![\w.]){re.escape(version.version(ROOT))}(?![\w.])")
     listed = source.git(ROOT, "ls-files", "operator", "workers", "kernels", "charts", "manifests", "images", "e2e")
-    found = {
+    match = {
         name
         for name in listed.split("\n")
         if (ROOT / name).is_file()
         and not name.endswith((".safetensors", ".png", ".gz"))
         and pattern.search((ROOT / name).read_text(encoding="utf-8"))
     }
-    assert found <= set(version.PLACES)
+    assert match <= set(version.PLACES)
 
 
 @pytest.mark.parametrize("wrong", ["0.2", "0.2.0rc1", "0.2.0-rc.1", "v0.2.0", "0.02.0"])
@@ -85,12 +85,12 @@ CHANGES = "# Changelog\n\n## {heading}\n\n{text}\n\n## 0.1.0 (2026-01-01)\n\n- o
 
 @pytest.mark.parametrize(("state", "date"), [("unreleased", None), ("2026-12-01", "2026-12-01")])
 def test_a_section_ends_where_the_next_one_begins(state: str, date: str | None) -> None:
-    found = changelog.section(CHANGES.format(heading=f"0.2.0 ({state})", text="- new"), "0.2.0")
-    assert found == changelog.Section(date, "- new\n")
+    actual = changelog.section(CHANGES.format(heading=f"0.2.0 ({state})", text="- new"), "0.2.0")
+    assert actual == changelog.Section(date, "- new\n")
 
 
 @pytest.mark.parametrize(
-    ("heading", "text", "told"),
+    ("heading", "text", "reported"),
     [
         ("0.3.0 (unreleased)", "- new", "the newest section is '0.3.0 (unreleased)'"),
         ("0.2.0", "- new", "must be '0.2.0 (unreleased)' or '0.2.0 (DATE)'"),
@@ -98,17 +98,17 @@ def test_a_section_ends_where_the_next_one_begins(state: str, date: str | None) 
         ("0.2.0 (unreleased)", "", "the section of 0.2.0 is empty"),
     ],
 )
-def test_a_changelog_without_the_version_is_refused(heading: str, text: str, told: str) -> None:
-    with pytest.raises(ReleaseError, match=re.escape(told)):
+def test_a_changelog_without_the_version_is_refused(heading: str, text: str, reported: str) -> None:
+    with pytest.raises(ReleaseError, match=re.escape(reported)):
         changelog.section(CHANGES.format(heading=heading, text=text), "0.2.0")
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
 def test_every_lock_file_is_read_whole(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    found = lock.read(path)
-    assert len(found) == len(re.findall(r"(?m)^[a-z0-9]\S*==", text)) > 0
-    assert sum(len(one.hashes) for one in found) == text.count("--hash=sha256:")
+    actual = lock.read(path)
+    assert len(actual) == len(re.findall(r"(?m)^[a-z0-9]\S*==", text)) > 0
+    assert sum(len(one.hashes) for one in actual) == text.count("--hash=sha256:")
 
 
 def test_a_lock_file_without_hashes_or_versions_is_refused_with_every_line(tmp_path: Path) -> None:
@@ -117,19 +117,19 @@ def test_a_lock_file_without_hashes_or_versions_is_refused_with_every_line(tmp_p
     path.write_text(f"# note\ngood==1 ; sys_platform == 'linux' {digest}\nbare==1\nloose>=1 {digest}\n???\n")
     with pytest.raises(ReleaseError) as caught:
         lock.read(path)
-    told = str(caught.value).splitlines()
-    assert [line.split(":")[1].strip() for line in told[:2]] == ["bare==1", "loose>=1 --hash=sha256"]
-    assert "x.txt: ???" in told[2]
+    reported = str(caught.value).splitlines()
+    assert [line.split(":")[1].strip() for line in reported[:2]] == ["bare==1", "loose>=1 --hash=sha256"]
+    assert "x.txt: ???" in reported[2]
 
 
 def test_references_are_read(pushed: Path, tree: Path) -> None:
-    found = images.read(pushed, tree, Options())
-    assert list(found) == ["operator", "router", "worker"]
-    assert images.digest(found["router"]) == f"{1:064x}"
+    actual = images.read(pushed, tree, Options())
+    assert list(actual) == ["operator", "router", "worker"]
+    assert images.digest(actual["router"]) == f"{1:064x}"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"router": None}, "exactly the images operator, router, worker"),
         ({"other": "x"}, "exactly the images operator, router, worker"),
@@ -138,12 +138,12 @@ def test_references_are_read(pushed: Path, tree: Path) -> None:
     ],
 )
 def test_references_of_other_images_are_refused(
-    pushed: Path, tree: Path, tmp_path: Path, change: dict[str, str | None], told: str
+    pushed: Path, tree: Path, tmp_path: Path, change: dict[str, str | None], reported: str
 ) -> None:
-    found = json.loads(pushed.read_text(encoding="utf-8")) | change
+    actual = json.loads(pushed.read_text(encoding="utf-8")) | change
     path = tmp_path / "images.json"
-    path.write_text(json.dumps({name: value for name, value in found.items() if value}), encoding="utf-8")
-    with pytest.raises(ReleaseError, match=re.escape(told)):
+    path.write_text(json.dumps({name: value for name, value in actual.items() if value}), encoding="utf-8")
+    with pytest.raises(ReleaseError, match=re.escape(reported)):
         images.read(path, tree, Options())
 
 

@@ -116,19 +116,19 @@ def test_the_hook_on_our_own_samples_passes() -> None:
 
 def unbraced(pattern: str) -> list[str]:
     """The patterns that one with alternatives in braces stands for."""
-    found = re.fullmatch(r"(.*?)\{(.+)\}(.*)", pattern)
-    return [found[1] + each + found[3] for each in found[2].split(",")] if found else [pattern]
+    match = re.fullmatch(r"(.*?)\{(.+)\}(.*)", pattern)
+    return [match[1] + each + match[3] for each in match[2].split(",")] if match else [pattern]
 
 
 def style(name: str) -> dict[str, str]:
     """What .editorconfig says of a file: later sections win."""
-    found: dict[str, str] = {}
+    actual: dict[str, str] = {}
     _, *sections = re.split(r"(?m)^\[(.+)\]$", (ROOT / ".editorconfig").read_text(encoding="utf-8"))
     for pattern, lines in zip(sections[::2], sections[1::2], strict=True):
         ways = unbraced(pattern)
         if any(fnmatch(name if "/" in way else Path(name).name, way.replace("**", "*")) for way in ways):
-            found |= dict(re.findall(r"(?m)^(\w+) = (.+)$", lines))
-    return found
+            actual |= dict(re.findall(r"(?m)^(\w+) = (.+)$", lines))
+    return actual
 
 
 def test_files_are_as_editorconfig_says() -> None:

@@ -120,8 +120,8 @@ def test_a_bill_of_materials_names_its_artefact_and_what_it_leaves_out(made: Mad
 
 def test_the_chart_s_bill_of_materials_is_its_images(made: Made) -> None:
     bill = json.loads(made.release.bill(made.release.chart.name).read_text(encoding="utf-8"))
-    found = {part["name"]: part["hashes"][0]["content"] for part in bill["components"]}
-    assert found == {"epd-operator": f"{0:064x}", "epd-router": f"{1:064x}", "epd-worker": f"{2:064x}"}
+    actual = {part["name"]: part["hashes"][0]["content"] for part in bill["components"]}
+    assert actual == {"epd-operator": f"{0:064x}", "epd-router": f"{1:064x}", "epd-worker": f"{2:064x}"}
 
 
 def _bill(release: Release) -> Path:
@@ -135,7 +135,7 @@ def _change_bill(release: Release, change: Callable[[dict[str, Any]], object]) -
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (lambda release: _bill(release).unlink(), "is missing"),
         (lambda release: _change_bill(release, lambda bill: bill["components"].pop()), "is not listed with its hashes"),
@@ -148,10 +148,10 @@ def _change_bill(release: Release, change: Callable[[dict[str, Any]], object]) -
     ids=["missing", "package", "hash", "schema"],
 )
 def test_a_damaged_bill_of_materials_is_noticed(
-    made: Made, spoilt: Release, damage: Callable[[Release], None], told: str
+    made: Made, spoilt: Release, damage: Callable[[Release], None], reported: str
 ) -> None:
     damage(spoilt)
-    assert any(told in fault for fault in check.bills(spoilt, made.tree))
+    assert any(reported in fault for fault in check.bills(spoilt, made.tree))
 
 
 def test_wrong_sums_are_noticed(spoilt: Release) -> None:
