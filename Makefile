@@ -25,6 +25,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # The tests of the control plane: they need neither a cluster nor torch.
 QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,admission api chart cli engines kube plan rules runtime)
 
+# Of `make release-check IMAGES=FILE`.
+DIGESTS := $(if $(IMAGES),--images "$(IMAGES)")
+
 # Whether Triton interprets or compiles is decided once a process: these two have one each.
 APART := tests/kernels/interpreted tests/kernels/compiled
 # Tests that do not go to the cluster run in several processes; conftest.py says which stay together.
@@ -119,7 +122,7 @@ wheel: $(STAMP) ## build the wheel into dist/: the command line, for pip, pipx o
 	@$(PY) -m tools.release wheel
 
 release-check: $(STAMP) ## make what a release consists of in dist/ and check it (IMAGES=file with the digests); RELEASING.md
-	@$(PY) -m tools.release check $(if $(IMAGES),--images "$(IMAGES)")
+	@$(PY) -m tools.release check $(DIGESTS)
 
 down: ## stop the local cluster; keep the caches
 	@if [ -x $(PY) ]; then $(PY) -m tools.cluster down; fi

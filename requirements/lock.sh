@@ -10,9 +10,7 @@ lock() {
 }
 # The images of router and worker hold none of the command line's code, hence not what it depends on.
 extra() {
-    python3 -c 'import pathlib, sys, tomllib
-project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
-print(*project["optional-dependencies"][sys.argv[1]], sep="\n")' "$1"
+    python3 -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["optional-dependencies"][sys.argv[1]], sep="\n")' "$1"
 }
 lock dev pyproject.toml --extra dev
 lock cli pyproject.toml --constraint requirements/dev.txt

@@ -112,6 +112,8 @@ REQUIREMENTS = (
     _library("libibverbs.so.1", "libibverbs1"),
     _library("libnuma.so.1", "libnuma1"),
     _program("sh", "dash", "runs small scripts", Job.TESTS, Job.CLUSTER),
+    _program("git", "git", "says which files are a release's", Job.TESTS),
+    _program("sha256sum", "coreutils", "checks a release's sums, to test them", Job.TESTS),
     _program("cat", "coreutils", "stands in for programs in tests", Job.TESTS),
     _program("sleep", "coreutils", "stands in for programs in tests", Job.TESTS),
     _program("true", "coreutils", "stands in for programs in tests", Job.TESTS),

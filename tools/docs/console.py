@@ -10,13 +10,13 @@ import argparse
 import os
 import re
 import shlex
-import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tools import program
 from tools.docs.page import ROOT, Page, pages
 
 if TYPE_CHECKING:
@@ -91,17 +91,10 @@ def _is_command(lines: list[str], number: int, line: str) -> bool:
 
 def printed(words: list[str]) -> list[str]:
     """What a command of `epd` prints here, on both streams."""
-    program = Path(sysconfig.get_path("scripts"), words[0])
-    done = subprocess.run(
-        [str(program), *words[1:]],
-        cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return [line.rstrip() for line in done.stdout.rstrip().splitlines()]
+    script = Path(sysconfig.get_path("scripts"), words[0])
+    lines: list[str] = []
+    program.watch([script, *words[1:]], lines.append, cwd=ROOT, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"})
+    return [line.rstrip() for line in "\n".join(lines).rstrip().splitlines()]
 
 
 def agrees(message: tuple[str, ...], real: list[str]) -> bool:

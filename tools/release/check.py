@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.parser
-import subprocess
 import tarfile
 import tempfile
 import zipfile
@@ -14,6 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from epd_operator.api import crd
+from tools import program
 from tools.images.recipe import NAMES
 from tools.release import checksum, images, lock, package, sbom
 from tools.release.version import PLACES, outdated
@@ -87,7 +87,7 @@ def chart(release: Release, helm: Path) -> list[str]:
     command = [str(helm), "template", "epd-operator", str(release.chart)]
     if release.references:
         command += ["--values", str(release.values)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = program.run(command)
     if done.returncode:
         return [*result, f"{release.chart.name}: helm template: {done.stderr.strip()}"]
     objects = [one for one in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if one]  # half a megabyte: in C

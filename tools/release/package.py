@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools import program
 from tools.release.error import ReleaseError
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ def _hatchling(source: Path, target: Path, time: int, form: str, pattern: str) -
 
 
 def _run(command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    done = program.run(command, cwd=folder, env={**os.environ, **environment})
     if done.returncode:
         raise ReleaseError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tools import program
+from tools.program import Unfit
 from tools.release.error import ReleaseError
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ def git(root: Path, *words: str) -> str:
     # Whoever the files belong to: in a container, and under sudo, that is often somebody else.
     command = ["git", "-c", f"safe.directory={root}", "-C", str(root), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+        done = program.run(command)
+    except Unfit:
         raise ReleaseError("git is not installed: a release is made from the files that git tracks") from None
     if done.returncode:
         raise ReleaseError(f"{root}: a release is made from a clone of the repository: {done.stderr.strip()}")
