@@ -97,9 +97,9 @@ def spoken() -> dict[str, set[bool]]:
     """For each rule, whether it speaks in what is recorded; it is not asked again once it did both."""
     seen: dict[str, set[bool]] = {rule.id: set() for rule in SGLANG.rules}
     asked = list(SGLANG.rules)
-    for stand in recorded():
-        here = [rule for rule in asked if stand.applies(rule) and stand.places(rule)]
-        broken = {rule.id for rule in stand.broken(here)}
+    for case in recorded():
+        here = [rule for rule in asked if case.applies(rule) and case.places(rule)]
+        broken = {rule.id for rule in case.broken(here)}
         for rule in here:
             seen[rule.id].add(rule.id in broken)
         asked = [rule for rule in asked if len(seen[rule.id]) < 2]
