@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.registrar.conftest import CHAT, Harness, Pods, Smg
-from tests.registrar.peers import Engine
+from tests.support.engine import Engine
+from tests.support.smg import CHAT, Smg
 
 if TYPE_CHECKING:
     import aiohttp
 
     from epd_workers.registrar.membership import Worker
+    from tests.support.registrar import Harness, Pods
 
 
 def all_ready(harness: Harness, count: int) -> bool:

@@ -15,39 +15,7 @@ from epd_workers.registrar.membership import (
     standings,
 )
 from epd_workers.registrar.pod import Pod
-
-PORT = 30000
-
-
-def pod(name: str = "p", **changes: object) -> Pod:
-    base = Pod(
-        name=name,
-        uid=f"uid-{name}",
-        ip="10.0.0.1",
-        role="prefill",
-        key="k1",
-        revision="r1",
-        image="sha256:a",
-        ready=True,
-        deleting=False,
-        created="2026-01-01T00:00:00Z",
-        bootstrap_port=8998,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
-def worker_for(pod: Pod, **changes: object) -> Worker:
-    base = Worker(
-        id=f"id-{pod.uid}",
-        url=pod.url(PORT),
-        role=pod.role,
-        key=pod.key,
-        pod_uid=pod.uid,
-        image=pod.image,
-        status="ready",
-        load=0,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
+from tests.support.registrar_values import PORT, pod, worker_for
 
 
 class FakeList:

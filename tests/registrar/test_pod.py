@@ -5,41 +5,7 @@ from typing import Any
 import pytest
 
 from epd_workers.registrar.pod import pod_of
-
-
-def manifest(**changes: Any) -> dict[str, Any]:
-    obj: dict[str, Any] = {
-        "metadata": {
-            "name": "demo-decode-1",
-            "uid": "u1",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {
-                "serving.epd.dev/role": "decode",
-                "serving.epd.dev/compat-key": "k1",
-                "serving.epd.dev/revision": "r1",
-            },
-        },
-        "spec": {"containers": [{"name": "proxy"}, {"name": "engine", "ports": [{"containerPort": 30000}]}]},
-        "status": {
-            "phase": "Running",
-            "podIP": "10.0.0.7",
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": [
-                {"name": "proxy", "imageID": "proxy@sha256:ff"},
-                {"name": "engine", "imageID": "registry/epd@sha256:aa"},
-            ],
-        },
-    }
-    for path, value in changes.items():
-        *parents, last = path.split("__")
-        target = obj
-        for parent in parents:
-            target = target[parent]
-        if value is None:
-            target.pop(last, None)
-        else:
-            target[last] = value
-    return obj
+from tests.support.registrar_values import manifest
 
 
 def test_a_running_pod_is_read_whole() -> None:

@@ -14,14 +14,15 @@ import aiohttp
 import pytest
 from PIL import Image
 
-from tests.registrar.conftest import Pods
-from tests.registrar.peers import Ports, next_host
+from tests.support.engine import Ports, next_host
+from tests.support.registrar import Pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.registrar.conftest import Harness, Smg
+    from tests.support.registrar import Harness
+    from tests.support.smg import Smg
 
 
 def picture() -> list[dict[str, Any]]:

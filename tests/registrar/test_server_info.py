@@ -7,26 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.registrar.server_info import ServerInfo, parse
-
-RUNNING: dict[str, Any] = {
-    "decoder": {"active": True, "reason": "", "preset": "0.5.23", "rows_run": 5120, "rows_skipped": 3072},
-    "encoder": {"active": False, "reason": "TurnedOff", "rows_replayed": 0},
-}
-POOL: dict[str, Any] = {"engine": "valkey", "fault": "", "hits": 7, "misses": 2, "stored": 11, "dropped": 1}
-WHOLE: dict[str, Any] = {"replay": RUNNING, "swa_pool": POOL}
-SHOWN: dict[str, Any] = {
-    "decoder": {"active": True, "reason": "", "preset": "0.5.23", "rowsRun": 5120, "rowsSkipped": 3072},
-    "encoder": {"active": False, "reason": "TurnedOff", "rowsReplayed": 0},
-}
-
-
-def changed(half: str, **values: Any) -> dict[str, Any]:
-    return {**RUNNING, half: {**RUNNING[half], **values}}
-
-
-def shown(report: ServerInfo) -> dict[str, Any]:
-    parts = {"replay": report.replay, "swa_pool": report.swa_pool}
-    return {name: part.document() for name, part in parts.items() if part is not None}
+from tests.support.registrar_values import POOL, RUNNING, SHOWN, changed, shown
 
 
 def test_a_report_is_read_and_shown() -> None:

@@ -3,8 +3,7 @@ from __future__ import annotations
 from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.server_info import parse
 from epd_workers.registrar.state import View, document, tally
-from tests.registrar.test_membership import pod, worker_for
-from tests.registrar.test_server_info import POOL, RUNNING, SHOWN
+from tests.support.registrar_values import POOL, RUNNING, SHOWN, pod, worker_for
 
 PREFILL = pod("demo-prefill-1")
 DECODE = pod("demo-decode-1", role="decode", ip="10.0.0.2")

@@ -17,10 +17,9 @@ from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.server import Server
 from epd_workers.registrar.state import View
 from epd_workers.registrar.survey import ABSENT_PERIOD, PERIOD, SIZE_LIMIT, Survey
-from tests.registrar.peers import next_host
-from tests.registrar.test_membership import pod
-from tests.registrar.test_server_info import POOL, SHOWN, WHOLE, changed, shown
+from tests.support.engine import next_host
 from tests.support.ports import free_port
+from tests.support.registrar_values import POOL, SHOWN, WHOLE, changed, pod, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -13,8 +13,9 @@ from aiohttp import web
 
 from epd_workers.registrar.access import Access, AccessError, access, in_cluster
 from epd_workers.registrar.watch import PodWatch
-from tests.registrar.test_pod import manifest
+from tests.support.polling import eventually
 from tests.support.ports import free_port
+from tests.support.registrar_values import manifest
 
 
 def named(uid: str, **changes: Any) -> dict[str, Any]:
@@ -85,12 +86,6 @@ async def follow(api: Api) -> AsyncIterator[Follow]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
-
-
 def names(watch: PodWatch) -> set[str]:
     return {pod.name for pod in watch.pods or []}
 
@@ -109,7 +104,7 @@ async def test_list_then_events(api: Api, follow: Follow) -> None:
     ]
     watch = follow()
     assert watch.pods is None
-    await until(lambda: names(watch) == {"c"})
+    await eventually(lambda: names(watch) == {"c"})
     assert api.watches[0]["resourceVersion"] == "1"
     assert api.watches[0]["labelSelector"] == "a=b"
 
@@ -118,9 +113,9 @@ async def test_an_expired_version_leads_to_a_new_list(api: Api, follow: Follow) 
     api.script = [[{"type": "ERROR", "object": {"code": 410, "message": "too old"}}]]
     errors: list[int] = []
     watch = follow(failed=lambda: errors.append(1))
-    await until(lambda: api.lists == 1)
+    await eventually(lambda: api.lists == 1)
     api.pods = [named("late")]
-    await until(lambda: names(watch) == {"late"})
+    await eventually(lambda: names(watch) == {"late"})
     assert errors == [1]
 
 
@@ -128,26 +123,26 @@ async def test_a_watch_that_went_silent_is_replaced(api: Api, follow: Follow, mo
     monkeypatch.setattr("epd_workers.registrar.watch.PATIENCE", 0.2)
     api.silent = True
     watch = follow(resync=0.3)
-    await until(lambda: len(api.watches) == 1)
+    await eventually(lambda: len(api.watches) == 1)
     api.pods = [named("unheard-of")]
-    await until(lambda: names(watch) == {"unheard-of"})
+    await eventually(lambda: names(watch) == {"unheard-of"})
 
 
 async def test_pods_stay_known_while_the_api_server_is_away(api: Api, follow: Follow) -> None:
     api.pods = [named("a")]
     errors: list[int] = []
     watch = follow(resync=0.1, failed=lambda: errors.append(1))
-    await until(lambda: names(watch) == {"a"})
+    await eventually(lambda: names(watch) == {"a"})
     api.status = 503
-    await until(lambda: len(errors) >= 2)
+    await eventually(lambda: len(errors) >= 2)
     assert names(watch) == {"a"}
     api.status, api.pods = 200, [named("b")]
-    await until(lambda: names(watch) == {"b"}, 10)
+    await eventually(lambda: names(watch) == {"b"}, 10)
 
 
 async def test_credentials_are_asked_for_each_time(api: Api, follow: Follow) -> None:
     follow(resync=0.1)
-    await until(lambda: len(api.tokens) >= 2)
+    await eventually(lambda: len(api.tokens) >= 2)
     assert api.tokens[:2] == ["Bearer 0", "Bearer 1"]
 
 

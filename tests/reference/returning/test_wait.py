@@ -21,6 +21,7 @@ from epd_workers.swapool.header import Window
 from epd_workers.swapool.memory import Memory
 from epd_workers.swapool.metrics import Metrics
 from tests.reference.returning.deployment import SILENT, Reference, Windows, grown, same, served, space_of
+from tests.support.polling import eventually
 from tests.support.reference.engines import idle, memory_of, text
 from tests.support.reference.small import WINDOW
 
@@ -67,12 +68,6 @@ class Distant(Windows):
         assert self.pool.close(10)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 what another thread does sets no event
-            await asyncio.sleep(1e-3)
-
-
 def tokens(steps: Sequence[Any]) -> list[int]:
     return [step.token_id for step in steps]
 
@@ -101,7 +96,7 @@ async def test_others_run_while_one_waits_and_it_goes_on_as_soon_as_the_answer_c
         assert windows.pool.drain(10)
         windows.gate.may.clear()
         waiting = asyncio.create_task(server.generate(TURN))
-        await until(lambda: bool(windows.asked))
+        await eventually(lambda: bool(windows.asked))
         short = server.engine.generate("short", SHORT, SILENT)
         assert len([step async for step in short]) == 3
         await asleep(server)
@@ -138,7 +133,7 @@ async def test_a_prompt_that_queues_is_looked_up_meanwhile(model: LoadedModel) -
         first = server.engine.generate("first", SHORT, replace(SILENT, max_new_tokens=60))
         await anext(first)
         queued = asyncio.create_task(server.generate(TURN))
-        await until(lambda: server.engine.load().waiting == 1 and bool(windows.asked))
+        await eventually(lambda: server.engine.load().waiting == 1 and bool(windows.asked))
         await first.aclose()
         assert (await queued)[0].cached_tokens == AT
         assert server.adopted == 1
@@ -172,7 +167,7 @@ async def test_who_is_aborted_while_waiting_leaves_nothing(model: LoadedModel, e
         windows.gate.may.clear()
         before = server.engine.generate("first", TURN, SILENT) if queued else None
         waiting = asyncio.create_task(server.prefill(TURN))
-        await until(lambda: len(windows.asked) == 1 + queued)
+        await eventually(lambda: len(windows.asked) == 1 + queued)
         if end == "stop":
             await server.engine.stop()
         else:
@@ -213,11 +208,11 @@ async def test_pages_that_never_come_are_not_waited_for(model: LoadedModel, monk
     async with served(model, Stores(Windows(space_of(model, **BOUNDS)), pages), **BOUNDS) as server:
         began = time.monotonic()
         waiting = asyncio.create_task(server.generate(TURN))
-        await until(lambda: pages.asked == 11)
+        await eventually(lambda: pages.asked == 11)
         assert tokens(await waiting) == expected
         assert 0.2 < time.monotonic() - began < 5
         aborted = asyncio.create_task(server.prefill(Prompt(text(30, 9))))
-        await until(lambda: pages.asked == 18)
+        await eventually(lambda: pages.asked == 18)
         server.engine.abort("p")
         with pytest.raises(Aborted):
             await aborted
@@ -234,7 +229,7 @@ async def test_a_window_without_its_pages_is_ignored(model: LoadedModel) -> None
             assert (other.adopted, windows.asked) == (0, [])
         windows.gate.may.clear()
         waiting = asyncio.create_task(server.generate(TURN))
-        await until(lambda: bool(windows.asked))
+        await eventually(lambda: bool(windows.asked))
         with server.engine._scheduler._changed:
             memory_of(server.engine).clear()
         windows.gate.may.set()
@@ -336,7 +331,7 @@ async def test_the_pool_comes_and_goes_while_an_engine_runs(model: LoadedModel, 
         ):
             (tmp_path / "new").write_text(json.dumps({"address": "memory:?bytes=9999999"} if present else {}))
             (tmp_path / "new").rename(file)
-            await until(lambda wanted=present: pool.active == wanted)  # type: ignore[misc]
+            await eventually(lambda wanted=present: pool.active == wanted)  # type: ignore[misc]
             await server.generate(prompt, new=1)
             adopted.append(server.adopted)
     assert adopted == [0, 1, 1, 1, 2, 3]

@@ -126,7 +126,7 @@ async def adopted(server: Running) -> int:
     return count
 
 
-async def until(server: Running, name: str, check: Callable[[Any], bool]) -> None:
+async def reports(server: Running, name: str, check: Callable[[Any], bool]) -> None:
     """Wait until a part of what a server tells of itself is as it should be."""
 
     async def reached() -> bool:
@@ -137,7 +137,7 @@ async def until(server: Running, name: str, check: Callable[[Any], bool]) -> Non
 
 async def kept(server: Running, windows: int, pages: int, *others: Running) -> None:
     """Wait until a server has stored that many windows, and it and others together that many pages."""
-    await until(server, "swa_pool", lambda pool: pool is not None and pool["stored"] >= windows)
+    await reports(server, "swa_pool", lambda pool: pool is not None and pool["stored"] >= windows)
 
     async def reached() -> bool:
         stored: list[int] = [(await server_info(one))["kv_disk"]["stored"] for one in (server, *others)]
@@ -227,7 +227,7 @@ async def test_what_a_replay_began_is_not_left_to_others(site: Site, valkey: Val
     _, answer = await site.fleet.pair(prefill, decode, turn(PROMPT), "/generate")
     site.configuration.say(valkey.url)
     for server in (prefill, decode):
-        await until(server, "swa_pool", lambda pool: pool is not None)
+        await reports(server, "swa_pool", lambda pool: pool is not None)
     _, answer = await site.fleet.pair(prefill, decode, turn(next_turn(PROMPT, answer)), "/generate")
     assert cached(answer) > 0
     assert (await server_info(prefill))["replay"]["encoder"]["rows_replayed"] > 0
@@ -240,21 +240,21 @@ async def test_the_configuration_is_followed_while_the_server_runs(site: Site, v
     server = await site.start("aggregated")
     assert (await server_info(server))["swa_pool"] is None
     site.configuration.say("memory:?bytes=1000000")
-    await until(server, "swa_pool", lambda pool: pool is not None and pool["engine"] == "memory")
+    await reports(server, "swa_pool", lambda pool: pool is not None and pool["engine"] == "memory")
     ids = next_turn(PROMPT, await ask(server, PROMPT))
     await ask(server, ids)
     assert await adopted(server) == 1
     site.configuration.say(valkey.url)
-    await until(server, "swa_pool", lambda pool: pool["engine"] == "valkey" and pool["hits"] == 0)
+    await reports(server, "swa_pool", lambda pool: pool["engine"] == "valkey" and pool["hits"] == 0)
     site.configuration.write('{"address": 7}')
-    await until(server, "swa_pool", lambda pool: pool["fault"] == "Misconfigured")
+    await reports(server, "swa_pool", lambda pool: pool["fault"] == "Misconfigured")
     other = list(reversed(PROMPT))
     ids = next_turn(other, await ask(server, other))
     await kept(server, 2, 13)
     await ask(server, ids)
     assert await adopted(server) == 2
     site.configuration.path.unlink()
-    await until(server, "swa_pool", lambda pool: pool is None)
+    await reports(server, "swa_pool", lambda pool: pool is None)
     last = next_turn(ids, await ask(server, ids))
     await ask(server, last)
     assert await adopted(server) == 2

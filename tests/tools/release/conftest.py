@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.release import Made
 from tools.cluster import access
 from tools.images.recipe import NAMES, Options, recipe
 from tools.program import Unfit
@@ -23,23 +23,6 @@ ROOT = Path(__file__).resolve().parents[3]
 BUILDERS = ("EPD_BASE_IMAGE", "EPD_TORCH_INDEX")
 """Variables that change the tags of images."""
 REGISTRY = "registry.example.com/epd"
-
-
-@dataclass(frozen=True)
-class Made:
-    """A release, and what it was made of.
-
-    Attributes:
-        release: The release.
-        tree: A copy of the tracked files.
-        helm: The program that packaged the chart.
-        done: The recipe's end: its status and output.
-    """
-
-    release: Release
-    tree: Path
-    helm: Path
-    done: subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="session")

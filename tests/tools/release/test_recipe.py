@@ -24,7 +24,7 @@ from tools.release.images import LOCKS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.tools.release.conftest import Made
+    from tests.support.release import Made
     from tools.release.recipe import Release
 
 ROOT = Path(__file__).resolve().parents[3]
