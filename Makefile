@@ -44,6 +44,8 @@ $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 demo: $(STAMP) ## run the main job for real: cluster, operator, one deployment, an image chat through encode, prefill and decode
 	@$(PY) -m e2e.demo
 
+# The same tree gets the same verdict: sets have one order by day, and any by night.
+test: export PYTHONHASHSEED := 0
 test: check ## all tests; says what it skipped and why, and skips nothing when CI is set
 	@echo "==> Libraries that the fast tests load"
 	@$(PY) -m tools.cluster packages
