@@ -26,6 +26,7 @@ from e2e.kube import Kube, Object, ready_pods, until
 from e2e.picture import RED_CIRCLE, red_circle
 from epd_operator.cli.reader import Deployment, Reader
 from epd_operator.cli.status import view
+from tools import progress
 from tools.program import Unfit
 from tools.progress import say
 
@@ -198,6 +199,8 @@ def main() -> int:
     except (TimeoutError, ConnectionError, WrongAnswer, openai.APIError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return progress.interrupted()
     return 0
 
 

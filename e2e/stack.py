@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import packages, program
+from tools import packages, program, progress
 from tools.cluster import access
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,6 +91,8 @@ def main() -> int:
         prepare()
     except subprocess.CalledProcessError as error:
         return error.returncode
+    except KeyboardInterrupt:
+        return progress.interrupted()
     return 0
 
 

@@ -69,8 +69,10 @@ def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield from ((part, node.lineno) for part in name.split("."))
             case ast.keyword(arg=str(name)):
                 yield name, node.value.lineno
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 yield name, node.lineno
+            case ast.Global(names=several) | ast.Nonlocal(names=several):
+                yield from ((name, node.lineno) for name in several)
             case ast.ExceptHandler(name=str(name)):
                 yield name, node.lineno
             case _:
@@ -114,5 +116,10 @@ except Exception as p:
 match 1:
     case q:
         pass
+match {}:
+    case {**r}:
+        pass
+def F() -> None:
+    global s
 """
-    assert set("abcdeFghijklmnopq") <= {name for name, _ in names_in(ast.parse(source))}
+    assert set("abcdeFghijklmnopqrs") <= {name for name, _ in names_in(ast.parse(source))}

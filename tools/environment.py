@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Unfit as error:
         print(progress.coloured(str(error), "red"), file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return progress.interrupted()
     return 0
 
 

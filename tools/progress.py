@@ -43,6 +43,12 @@ def say(text: str, colour: str | None = None) -> None:
             _STEPS[-1].draw()
 
 
+def interrupted() -> int:
+    """Say that Ctrl-C was seen; return the exit status of shells for it."""
+    print("interrupted; run the same command again to go on", file=sys.stderr)
+    return 130
+
+
 def moves() -> bool:
     """Say whether stderr is a terminal on which a line can be drawn over."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -132,6 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Unfit as error:
         print(progress.coloured(str(error), "red"), file=sys.stderr)
         return UNFIT
+    except KeyboardInterrupt:
+        return progress.interrupted()
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 
 import pytest
@@ -35,6 +36,11 @@ def test_commands_and_flags_exist(every: dict[str, Page]) -> None:
         ("`helm upgrade x --set images.oprator=A`", "the chart has no value images.oprator"),
         ("`.venv/bin/pytest tests/plan -k name`", None),
         ("`pytest tests/plans`", "there is no tests/plans to test"),
+        ("`.venv/bin/epd-reference evaluate --model-path DIR`", None),
+        ("`epd-reference evaluate --resume`", "epd-reference evaluate has no flag --resume"),
+        ("`epd-reference learn --out DIR`", "epd-reference has no command learn"),
+        ("`epd-registrar --listen A`, `epd-swapool`, `epd-reference --role prefill`", None),
+        ("`epd-registrar --loud`", "epd-registrar has no flag --loud"),
         ("```console\n$ make love   with everybody\n```", "make has no target love"),
         ("```console\n# python -m tools.cluster up --kwok 2     make sure of it\n```", None),
         ("```console\n$ helm upgrade x \\\n    --set nothing=1\n```", "the chart has no value nothing"),
@@ -43,6 +49,14 @@ def test_commands_and_flags_exist(every: dict[str, Page]) -> None:
 def test_a_wrong_command_is_found(text: str, fault: str | None) -> None:
     faults = [line.split(": ", 1)[1] for line in command.faults(Page("page.md", text + "\n"))]
     assert faults == ([fault] if fault else [])
+
+
+def test_commands_of_the_issue_templates_exist() -> None:
+    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+    codes = {form.name: re.findall(r"`[^`\n]+`", form.read_text(encoding="utf-8")) for form in forms}
+    assert "`epd status NAME -o json`" in codes["bug.yml"]
+    faults = [fault for name, each in codes.items() for fault in command.faults(Page(name, "\n\n".join(each)))]
+    assert faults == []
 
 
 def test_help_lists_every_target() -> None:

@@ -33,7 +33,8 @@ OURSELVES = (
     "tools/docs/record.py: execvpe",
 )
 SPAWNING = {
-    "subprocess": {"run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput"},
+    "subprocess": {"run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput"}
+    | {"create_subprocess_exec", "create_subprocess_shell"},  # of asyncio.subprocess
     "os": {"system", "popen", *(f"exec{end}" for end in ("v", "ve", "vp", "vpe", "l", "le", "lp", "lpe"))}
     | {"posix_spawn", "posix_spawnp", *(f"spawn{end}" for end in ("v", "ve", "vp", "vpe", "l", "le", "lp", "lpe"))},
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
@@ -133,11 +134,16 @@ class Reader(ast.NodeVisitor):
         self._functions: list[str] = []
         self._values: list[dict[str, list[ast.expr]]] = []
         self._imported: dict[str, tuple[str, str]] = {}
+        self._renamed: dict[str, str] = {}
 
     def read(self, tree: ast.Module) -> list[Call]:
         self._values.append(_assigned(tree.body))
         self.visit(tree)
         return self.calls
+
+    @override
+    def visit_Import(self, node: ast.Import) -> None:
+        self._renamed |= {alias.asname: alias.name for alias in node.names if alias.asname}
 
     @override
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
@@ -170,12 +176,16 @@ class Reader(ast.NodeVisitor):
             if target.endswith(("shell", "system", "popen", "output")) and words is not None:
                 words = frozenset(word.split()[0] for word in words)
             self.calls.append(Call(place, target, words))
+            if (script := _script(first[0]) if first else None) is not None:
+                self.calls.append(Call(place, target, frozenset(commands(script))))
 
     def _target(self, function: ast.expr) -> str | None:
         module, name = "", ""
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             module, name = function.value.id, function.attr
-            module = self._imported.get(module, ("", module))[1]
+            module = self._renamed.get(module, self._imported.get(module, ("", module))[1])
+        elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Attribute):
+            module, name = function.value.attr, function.attr
         elif isinstance(function, ast.Name):
             module, name = self._imported.get(function.id, ("", function.id))
         module = module.rpartition(".")[2]
@@ -225,6 +235,19 @@ class Reader(ast.NodeVisitor):
     def _both(self, nodes: list[ast.expr]) -> frozenset[str] | None:
         read = [self._words(node) for node in nodes]
         return None if None in read else frozenset().union(*(words for words in read if words is not None))
+
+
+def _script(node: ast.expr) -> str | None:
+    """Return the script of a command line that starts a shell with one: `sh -c SCRIPT`."""
+    match node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            words = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            for shell, flag, script in zip(words, words[1:], words[2:], strict=False):
+                if shell in {"sh", "bash"} and flag == "-c" and isinstance(script, str):
+                    return script
+            return None
+        case _:
+            return None
 
 
 def _inner(node: ast.expr) -> ast.expr | None:
@@ -330,6 +353,10 @@ def test_what_cannot_be_read_is_listed_with_what_it_is(calls: list[Call]) -> Non
         ("import subprocess\ndef f():\n  c = ['/usr/bin/nmap']\n  subprocess.Popen([*c, 'x'])", {"/usr/bin/nmap"}),
         ("from tools import program\nprogram.run(['nmap'])", {"nmap"}),
         ("import os\nos.posix_spawn('/usr/bin/nmap', [], {})", {"/usr/bin/nmap"}),
+        ("import subprocess as sp\nsp.run(['nmap'])", {"nmap"}),
+        ("import os as system\nsystem.system('nmap -p 1')", {"nmap"}),
+        ("import asyncio\nasync def f():\n  await asyncio.subprocess.create_subprocess_exec('nmap')", {"nmap"}),
+        ("from asyncio import subprocess\nasync def f():\n  await subprocess.create_subprocess_exec('nmap')", {"nmap"}),
     ],
 )  # fmt: skip
 def test_the_reader_sees_a_program_in_each_way_to_call_it(text: str, words: set[str]) -> None:
@@ -337,6 +364,11 @@ def test_the_reader_sees_a_program_in_each_way_to_call_it(text: str, words: set[
     assert all(call is not None for call in read)
     assert set().union(*(call or set() for call in read)) == words
     assert unknown(frozenset(words)) == words
+
+
+def test_the_reader_sees_the_script_of_a_shell() -> None:
+    text = "from tools import program\nprogram.run(['sh', '-c', 'cd x && nmap -p 1'])"
+    assert [call.words for call in calls_of("x.py", text)] == [{"sh"}, {"nmap"}]
 
 
 def test_the_reader_says_when_it_cannot_read() -> None:
@@ -377,7 +409,20 @@ def test_the_makefile_names_programs_of_the_table() -> None:
     assert not unknown(frozenset(actual))
 
 
-@pytest.mark.parametrize("name", [".ci/run", "requirements/lock.sh"])
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT))
+    for folder in (".ci", ".github", "requirements", *(folder for folder in FOLDERS if folder != "images"))
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {"", ".sh"} and path.is_file() and path.read_bytes().startswith(b"#!/")
+)
+"""Those of `images` run inside of an image: its base brings what they call."""
+
+
+def test_the_scripts_are_these() -> None:
+    assert {".ci/run", "requirements/lock.sh"} <= set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_name_programs_of_the_table(name: str) -> None:
     actual = commands((ROOT / name).read_text(encoding="utf-8"))
     assert actual

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools import apt, packages, program, setup
+from e2e import demo, stack
+from tools import apt, environment, packages, program, setup
 from tools.cluster import access, binaries, machine
+from tools.images import __main__ as images
 from tools.packages import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 APT = """#!/bin/sh
 echo "$@" >>{log}
@@ -205,3 +208,31 @@ def test_it_needs_nothing_but_the_standard_library(module: str) -> None:
 
 def test_every_job_is_somebodys() -> None:
     assert frozenset().union(*setup.COMMANDS.values()) == frozenset(Job)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "main", "arguments"),
+    [
+        (setup, "provide", setup.main, ["demo"]),
+        (environment, "make", environment.main, ["folder"]),
+        (images, "recipe", images.main, ["build"]),
+        (stack, "prepare", stack.main, []),
+        (demo, "run", demo.main, []),
+    ],
+)
+def test_who_interrupts_gets_a_line_and_no_traceback(
+    place: ModuleType,
+    name: str,
+    main: Callable[..., int],
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, name, interrupted)
+    monkeypatch.setattr(access, "unavailable", lambda: None)
+    monkeypatch.setattr("sys.argv", ["demo"])
+    assert main(*[arguments] if arguments else []) == 130
+    assert capsys.readouterr().err == "interrupted; run the same command again to go on\n"

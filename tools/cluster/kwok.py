@@ -60,16 +60,6 @@ def add_nodes(count: int) -> list[str]:
     return names
 
 
-def remove_nodes() -> None:
-    """Remove every fake node, and with them (by the node's garbage collection) their pods.
-
-    Raises:
-        Unfit: The cluster refuses.
-    """
-    selector = ",".join(f"{key}={value}" for key, value in NODE_SELECTOR.items())
-    _kubectl("delete", "nodes", f"--selector={selector}", "--ignore-not-found")
-
-
 def _kubectl(*arguments: str, document: dict[str, Any] | None = None) -> None:
     done = program.run([*access.kubectl(), *arguments], text=json.dumps(document) if document else None)
     if done.returncode:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+import sysconfig
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from epd_operator.cli.main import parser
+from tools import program
 from tools.docs import console
 from tools.docs.page import ROOT, Page
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from pathlib import Path
 
 SOURCES: Final = ("", "operator", "workers", "kernels")
 """Folders in which modules are found."""
@@ -27,6 +29,7 @@ _MODULE: Final = re.compile(r"python3? -m ([\w.]+)((?: +(?!\|)\S+)*)")
 _SET: Final = re.compile(r"--set ([\w.]+)=")
 _TARGET: Final = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)
 _PYTEST: Final = re.compile(r"pytest ((?:(?![-|&;])\S+ ?)+)")
+_WORKERS: Final = re.compile(r"\b(epd-(?:reference|registrar|swapool))(?: ([a-z]+)\b)?((?: +(?!\|)\S+)*)")
 _FLAG: Final = re.compile(r"--[a-z][a-z-]*[a-z]")
 
 
@@ -40,7 +43,7 @@ def texts(page: Page) -> Iterator[tuple[int, str]]:
 def faults(page: Page, root: Path = ROOT) -> Iterator[str]:
     """A line for each command of the page that does not exist."""
     for line, text in texts(page):
-        for check in (_make, _modules, _ours, _values, _tests):
+        for check in (_make, _modules, _ours, _workers, _values, _tests):
             yield from (f"{page.path}:{line}: {fault}" for fault in check(text, root))
 
 
@@ -73,6 +76,27 @@ def _tests(text: str, root: Path) -> Iterator[str]:
         for path in paths.split():
             if not (root / path).exists():
                 yield f"there is no {path} to test"
+
+
+def _workers(text: str, _root: Path) -> Iterator[str]:
+    """Commands and flags of the workers' programs that these themselves do not know."""
+    for name, command, arguments in _WORKERS.findall(text):
+        if not command and not arguments:
+            continue
+        words = [name, command] if command else [name]
+        known = usage(*words)
+        if known is None:
+            yield f"{name} has no command {command}"
+        for flag in _FLAG.findall(arguments) if known else ():
+            if not re.search(rf"{flag}(?![\w-])", known or ""):
+                yield f"{' '.join(words)} has no flag {flag}"
+
+
+@cache
+def usage(name: str, *words: str) -> str | None:
+    """What a program of this repository says about its command line; None where it does not know the command."""
+    done = program.run([Path(sysconfig.get_path("scripts"), name), *words, "--help"])
+    return None if done.returncode else done.stdout
 
 
 def _ours(text: str, _root: Path) -> Iterator[str]:

@@ -26,7 +26,6 @@ LEFT_OUT: Final = (".github/",)
 PICTURES: Final = ("docs/images", "docs/assets")
 _FENCE: Final = re.compile(r"(^```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 _MERMAID: Final = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_CODE: Final = re.compile(r"(`+[^`]*`+)")
 _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 

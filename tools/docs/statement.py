@@ -81,6 +81,7 @@ def facts() -> list[Fact]:
         fact(r"\| router \| (\d+) \|", str(names.ROUTER_METRICS_PORT)),
         fact(r"servers of the SWA pool \| (\d+),", str(names.SWA_POOL_HEALTH_PORT)),
         fact(r"Mooncake master (\d+)", str(names.MOONCAKE_METRICS_PORT)),
+        fact(r"on several nodes has at most (\d+) characters", str(names.MAX_GROUP_NAME)),
         fact(r"API `(v\w+)`", names.VERSION),
         fact(r"The API is `(v\w+)`", names.VERSION),
     ]

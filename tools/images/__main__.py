@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools import progress
 from tools.images.build import Builder
 from tools.images.recipe import DEFAULT_REPOSITORY, NAMES, ImageError, Options, recipe
 from tools.images.registry import registry
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
     except ImageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return progress.interrupted()
     for line in [json.dumps(references)] if chosen.json else references.values():
         print(line)
     return 0
