@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import ast
+import itertools
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.images.recipe import NAMES, ImageError, Options, copied, recipe, stages
+from tools.images.recipe import NAMES, ImageError, Options, containerfile, copied, recipe, stages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = {
@@ -162,3 +168,32 @@ def test_an_image_runs_as_a_stranger_without_a_shell(name: str) -> None:
     _, above = stages((ROOT / "images" / f"{name}.Containerfile").read_text())
     assert "USER 65532:65532" in above
     assert 'ENTRYPOINT ["' in above
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_holds_every_module_of_ours_that_its_code_imports(name: str) -> None:
+    """The last stage copies packages one by one: a module beside them is forgotten easily."""
+    above = stages(containerfile(ROOT, name).read_text(encoding="utf-8"))[1]
+    held = {file for path in copied(above) for file in _modules(ROOT / path)}
+    wanted = {module for file in held for module in _imported(file)}
+    assert held
+    assert sorted(str(path.relative_to(ROOT)) for path in wanted - held) == []
+
+
+def _modules(path: Path) -> set[Path]:
+    return set(path.rglob("*.py")) if path.is_dir() else {path} if path.suffix == ".py" else set()
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """The files of our packages that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0):
+                names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case _:
+                continue
+        for name, source in itertools.product(names, ("operator", "workers", "kernels")):
+            place = ROOT / source / name.replace(".", "/")
+            yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
