@@ -46,6 +46,7 @@ CHECKED = {"program": {"run", "show", "start", "watch", "path", "check"}, "packa
 UNREADABLE = {
     "bench/validate.py: seconds": "the Python whose `epd` is measured",
     "tests/tools/release/test_project.py: test_the_hook_on_our_own_samples_passes": "what the hook of the file says",
+    "tests/tools/release/test_install.py: test_a_program_of_the_pods_says_what_to_install": "a script of our own wheel",
     "tools/docs/browser.py: measured": "the Chromium of whoever looks at the site, which set-up does not install",
     "tools/docs/browser.py: shoot": "the same",
     "tools/docs/record.py: shown": "the command that is to be recorded",
@@ -368,7 +369,7 @@ def test_the_reader_sees_a_program_in_each_way_to_call_it(text: str, words: set[
 
 def test_the_reader_sees_the_script_of_a_shell() -> None:
     text = "from tools import program\nprogram.run(['sh', '-c', 'cd x && nmap -p 1'])"
-    assert [call.words for call in calls_of("x.py", text)] == [{"sh"}, {"nmap"}]
+    assert [call.words for call in calls_of("x.py", text)] == [frozenset({"sh"}), frozenset({"nmap"})]
 
 
 def test_the_reader_says_when_it_cannot_read() -> None:
