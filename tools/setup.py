@@ -109,7 +109,8 @@ def _ways_out(jobs: frozenset[Job]) -> list[str]:
 
 def table() -> str:
     """Return the table of everything that is needed, for people."""
-    rows = [(each.name, each.package, each.purpose) for each in packages.REQUIREMENTS]
+    rows = [("NAME", "DEBIAN PACKAGE", "WHAT FOR")]
+    rows += [(each.name, each.package, each.purpose) for each in packages.REQUIREMENTS]
     rows += [(name, "-", purpose) for name, purpose in packages.PREREQUISITES.items()]
     return "\n".join(f"{name:<36}{package:<28}{purpose}" for name, package, purpose in rows)
 
@@ -125,7 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=[*COMMANDS, "list"], help="what is to be run; `list` prints the table")
     command: str = parser.parse_args(argv).command
     if command == "list":
-        print(table())
+        try:
+            print(table(), flush=True)
+        except BrokenPipeError:  # the reader has seen enough, as with `list | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     try:
         provide(command)

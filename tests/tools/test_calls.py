@@ -46,6 +46,7 @@ CHECKED = {"program": {"run", "show", "start", "watch", "path", "check"}, "packa
 UNREADABLE = {
     "bench/validate.py: seconds": "the Python whose `epd` is measured",
     "tests/tools/release/test_project.py: test_the_hook_on_our_own_samples_passes": "what the hook of the file says",
+    "tests/tools/release/test_install.py: test_a_program_of_the_pods_says_what_to_install": "a script of our own wheel",
     "tools/docs/browser.py: measured": "the Chromium of whoever looks at the site, which set-up does not install",
     "tools/docs/browser.py: shoot": "the same",
     "tools/docs/record.py: shown": "the command that is to be recorded",

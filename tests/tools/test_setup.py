@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -196,6 +197,17 @@ def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert all(each.name in text and each.package in text for each in packages.REQUIREMENTS)
     assert all(name in text for name in packages.PREREQUISITES)
+
+
+def test_a_reader_of_the_table_may_stop_early() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools.setup", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
+    assert listing.returncode == 0
 
 
 @pytest.mark.parametrize("module", ["tools.setup", "tools.environment"])

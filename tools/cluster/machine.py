@@ -24,8 +24,8 @@ SOCKET_PATH_LIMIT = 107
 FREE_BYTES_WANTED = 8 * 1024**3
 
 ELSEWHERE = (
-    "Any other cluster will do: set KUBECONFIG (for instance `kind create cluster`, or a cluster you may use for "
-    "tests) and run the same commands again; they will use it and never change how it is set up."
+    "Any other cluster will do: set KUBECONFIG to the file of one that you may use for tests (for instance one of "
+    "`kind create cluster`) and run the same commands again; they will use it and never change how it is set up."
 )
 
 

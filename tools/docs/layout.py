@@ -18,7 +18,8 @@ _NUMBERED: Final = re.compile(r"^docs/adr/(\d{4})-[a-z0-9-]+\.md$")
 _PICTURES: Final = "docs/images/"
 _FIGURES: Final = ("what", "figure", "unit", "command", "date")
 _STILTED: Final = re.compile(
-    r"\b(?:anew|reckon(?:s|ed)?|(?:is|are) no (?:flag|rate|file|regular|name|manifests?|signature|boundary|JSON))\b"
+    r"\b(?:anew|reckon(?:s|ed)?|[Ww]hoever|"
+    r"(?:is|are) no (?:flag|rate|file|regular|name|manifests?|signature|boundary|JSON))\b"
 )
 
 

@@ -113,6 +113,29 @@ def test_a_command_that_talks_to_a_cluster_says_what_to_install(epd: Epd, wheel:
     assert line.endswith(f"pip install '{wheel.name}[operator]'")
 
 
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["epd-reference", "--role", "prefill"], "workers"),
+        (["epd-reference", "inspect"], "workers"),
+        (["epd-reference", "train", "--out", "folder"], "workers"),
+        (["epd-swapool", "valkey", "--memory", "100000000"], "workers"),
+        (["epd-registrar", "--namespace", "a", "--selector", "b=c", "--control-key-file", "key"], "router"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_a_program_of_the_pods_says_what_to_install(
+    empty: Path, wheel: Path, tmp_path: Path, words: list[str], extra: str
+) -> None:
+    done = subprocess.run(
+        [empty / words[0], *words[1:]], cwd=tmp_path, env={}, capture_output=True, text=True, check=False, timeout=60
+    )
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert line.startswith(f"{words[0]}: needs the extra {extra!r} (")
+    assert line.endswith(f"pip install '{wheel.name}[{extra}]'")
+
+
 def test_what_it_says_to_install_is_what_was_missing(wheel: Path, tmp_path: Path) -> None:
     programs = install(wheel, f"{wheel.name}[operator]", "operator.txt", tmp_path / "venv")
     environment = {"PATH": str(programs), "HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}

@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
+from epd_workers import extra
 from epd_workers.reference.serving.options import COMMANDS, Options, UsageError, complain, parse_or_exit
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MODULES: Final = {
 }
 
 
+@extra.needed_by("epd-reference", "workers")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, or serve until SIGTERM or SIGINT, then drain; return the exit status."""
     rest = list(sys.argv[1:] if arguments is None else arguments)

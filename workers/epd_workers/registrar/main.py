@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epd_workers import extra
 from epd_workers.registrar import key, launch
 from epd_workers.registrar.access import AccessError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 
 
+@extra.needed_by("epd-registrar", "router")
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``epd-registrar``.
 

@@ -7,6 +7,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from epd_workers import extra
 from epd_workers.swapool.server.options import MasterOptions, UsageError, ValkeyOptions, parse
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 
 
+@extra.needed_by("epd-swapool", "workers")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a server until it ends; return the exit status."""
     try:

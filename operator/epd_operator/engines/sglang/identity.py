@@ -88,18 +88,18 @@ def _process(
     return Process(role, platform, rank(version), typed, env, CHECKPOINT, OWNED, document)
 
 
-def agreement(actual: Process) -> dict[str, Any]:
+def agreement(process: Process) -> dict[str, Any]:
     """What the pods of one set must agree on, as this one has it; only what differs from one without any flag."""
     plain = Process(
-        actual.role,
-        actual.platform,
-        actual.rank,
+        process.role,
+        process.platform,
+        process.rank,
         {},
         {},
         CHECKPOINT,
         {"disaggregation-mode": OWNED["disaggregation-mode"]},
     )
-    values = {value.name: (value.value(actual), value.value(plain)) for value in IDENTITY}
+    values = {value.name: (value.value(process), value.value(plain)) for value in IDENTITY}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
