@@ -87,7 +87,7 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-generate: $(STAMP) ## write the generated files anew (CRD, policies, reference pages, the version wherever it stands, printed output)
+generate: $(STAMP) ## write the generated files (CRD, policies, reference pages, the version wherever it stands, printed output)
 	@$(PY) -m tools.release version
 	@$(PY) -m docs.generate
 	@$(PY) -m tools.docs.console --write

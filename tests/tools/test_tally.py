@@ -16,8 +16,8 @@ Reading package lists...
 The following NEW packages will be installed:
   debootstrap libibverbs1
 0 upgraded, 2 newly installed, 0 to remove and 66 not upgraded.
-Get:1 http://deb.debian.org/debian bookworm/main amd64 debootstrap all 1.0.128 [78.2 kB]
-Get:2 http://deb.debian.org/debian bookworm/main amd64 libibverbs1 amd64 44.0-2 [60.4 kB]
+Get:1 http://mirror.example.com/debian bookworm/main amd64 debootstrap all 1.0.128 [78.2 kB]
+Get:2 http://mirror.example.com/debian bookworm/main amd64 libibverbs1 amd64 44.0-2 [60.4 kB]
 Setting up debootstrap (1.0.128+nmu2+deb12u2) ...
 Setting up libibverbs1:amd64 (44.0-2) ...
 """

@@ -23,7 +23,8 @@ def leader_worker_set() -> Path:
         Unfit: Go is missing, or the module cannot be had.
     """
     machine.require_go()
-    environment = {**os.environ, "GOWORK": "off", "GOFLAGS": ""}
+    # Else only root could remove the module cache again.
+    environment = {**os.environ, "GOWORK": "off", "GOFLAGS": "-modcacherw"}
     command = ["go", "mod", "download", "-json", _MODULE]
     source = GO_MODULES / "lws"
     done = program.run(command, cwd=source, env=environment)

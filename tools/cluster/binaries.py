@@ -173,7 +173,8 @@ def _stale(module: Module, step: progress.Step) -> int:
 
 
 def _go(module: Module, arguments: list[str], step: progress.Step, counted: tally.Tally) -> list[str]:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
+    # Else only root could remove the module cache again.
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-modcacherw"}
     printed: list[str] = []
 
     def read(line: str) -> None:
