@@ -5,6 +5,7 @@ The documents are those of `tests/support/corpus.yaml`: the API server and `epd_
 
 from __future__ import annotations
 
+import copy
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from e2e.kube import Kube
 
 ROOT = Path(__file__).parents[2]
-CRD = ROOT / "crds" / "serving.epd.dev_deepseekv41deployments.yaml"
-
-
+CRD = ROOT / "charts" / "epd-operator" / "files" / "crd.yaml"
 CASES = cases()
 
 
@@ -72,8 +71,8 @@ def test_a_bad_document_is_refused_at_apply_in_these_words(namespace: str, case:
 @pytest.fixture
 def idle(namespace: str) -> dict[str, Any]:
     """A stored deployment without any pod."""
-    (smallest,) = (case.document for case in CASES if case.name == "scaled to zero")
-    document: dict[str, Any] = {**smallest, "metadata": {"name": "idle"}}
+    (scaled,) = (case.document for case in CASES if case.name == "scaled to zero")
+    document: dict[str, Any] = {**copy.deepcopy(scaled), "metadata": {"name": "idle"}}
     document["spec"]["router"] = {"replicas": 0}
     done = apply(namespace, document)
     assert done.returncode == 0, done.stderr
