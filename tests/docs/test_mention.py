@@ -17,7 +17,6 @@ ELSEWHERE: Final = mention.Elsewhere(
             ".state/cluster/audit.jsonl",  # there while the cluster is up
             "FAST25-release/traces/conversation_trace.jsonl",  # of kvcache-ai/Mooncake
             "config.json",  # of a checkpoint
-            "docs/images/demo.svg",  # made where a cluster is
         }
     ),
     words=frozenset(
