@@ -37,6 +37,7 @@ RETIRED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "Speaks": ("ExpectedRule", CODE),
     "Stand": ("RecordedCase", CODE),
     "Stumbles": ("HandlerFailures", CODE),
+    "Told": ("what it holds: PoolSettings, ExpectedFindings", CODE),
     "Tie": ("ActivePool", CODE),
     "bench": ("context", CONTROL),
     "found": ("the thing that was found: result, findings, ...", CODE),

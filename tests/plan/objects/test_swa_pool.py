@@ -11,6 +11,9 @@ from hypothesis import given, settings
 
 from epd_operator.api import names, quantity
 from epd_operator.plan import Settings
+from epd_workers.swapool.server.options import MasterOptions, StoreOptions, ValkeyOptions
+from epd_workers.swapool.server.options import parse as command_line
+from epd_workers.swapool.settings import PoolSettings, parse
 
 if TYPE_CHECKING:
     from tests.support.world import MakeResource, World
@@ -151,12 +154,9 @@ def test_a_number_of_stores_replaces_none(world: World) -> None:
     ],
 )
 def test_the_file_says_where_and_how_long(world: World, mode: str, address: str) -> None:
-    from epd_workers.swapool.settings import PoolSettings as Told  # noqa: PLC0415
-    from epd_workers.swapool.settings import parse as read_settings  # noqa: PLC0415
-
     pooled(world, mode, memory="64Mi", ttl="2m30s", deadline="15ms")
     text = planned(world)["ConfigMap", "demo-swa-pool"]["data"]["pool.json"]
-    assert read_settings(text.encode()) == Told(address, 150.0, 0.015)
+    assert parse(text.encode()) == PoolSettings(address, 150.0, 0.015)
 
 
 @pytest.mark.parametrize("mode", KINDS)
@@ -242,14 +242,12 @@ def test_memory_leaves_room_beside_the_windows(world: World, memory: str) -> Non
 
 
 def test_the_supervisor_understands_every_command_line(world: World) -> None:
-    from epd_workers.swapool.server.options import MasterOptions, StoreOptions, ValkeyOptions, parse  # noqa: PLC0415
-
     pooled(world, "Valkey", memory="1Gi")
-    assert parse(container(world, "demo-swa-pool")["args"]) == ValkeyOptions(2**30, 6379, 8088)
+    assert command_line(container(world, "demo-swa-pool")["args"]) == ValkeyOptions(2**30, 6379, 8088)
     pooled(world, "Mooncake", memory="1Gi")
-    assert parse(container(world, "demo-swa-pool")["args"]) == MasterOptions(50051, 9003, 8088)
+    assert command_line(container(world, "demo-swa-pool")["args"]) == MasterOptions(50051, 9003, 8088)
     store = StoreOptions("demo-swa-pool.llm.svc:50051", 2**30, "$(POD_IP)", "tcp", "", 8088)
-    assert parse(container(world, "demo-swa-pool-store")["args"]) == store
+    assert command_line(container(world, "demo-swa-pool-store")["args"]) == store
 
 
 def test_stores_are_replaced_one_at_a_time_with_a_pause_and_spread(world: World) -> None:
