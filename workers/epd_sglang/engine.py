@@ -40,9 +40,9 @@ def faults(files: frozenset[str]) -> list[str]:
     """Say why hooks that lean on some files cannot be used, each reason in a clause of its own; empty when they can.
 
     Args:
-        files: Paths below the engine's package; `digests.DIGESTS` knows each.
+        files: Paths below the engine's package; `digests` knows each.
     """
-    from epd_sglang.digests import DIGESTS  # noqa: PLC0415 - the table is only for who compares
+    from epd_sglang import digests  # noqa: PLC0415 - the table is only for who compares
 
     try:
         found, folder = version(), root()
@@ -50,9 +50,10 @@ def faults(files: frozenset[str]) -> list[str]:
         return ["SGLang is not installed"]
     if found != VERSION:
         return [f"SGLang is {found}, and this plugin was written for {VERSION}"]
+    known = digests.known()
     seen = {name: digest(folder / name) for name in sorted(files)}
     return [
         f"{folder / name} is {'missing' if value is None else f'not the file of SGLang {VERSION}'}"
         for name, value in seen.items()
-        if value != DIGESTS[name]
+        if value != known[name]
     ]

@@ -1,0 +1,1 @@
+"""The operations themselves: functions of tensors, with the signatures that the engine calls."""
