@@ -24,7 +24,7 @@ def after_import(name: str, callback: Callback) -> None:
         callback: What it raises, the import raises.
     """
     module = sys.modules.get(name)
-    if module is not None and not _running(module):
+    if module is not None:
         callback(module)
         return
     finder = next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
@@ -32,11 +32,6 @@ def after_import(name: str, callback: Callback) -> None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
     finder.waiting.setdefault(name, []).append(callback)
-
-
-def _running(module: ModuleType) -> bool:
-    """Whether its code is still being run: a circular import can see it before its names are there."""
-    return bool(getattr(module.__spec__, "_initializing", False))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
