@@ -30,6 +30,11 @@ SHAPES: Final[dict[str, Any]] = {
     "candidate_topk_blocks": 72, "hc_mult": 4,
 }  # fmt: skip
 """What the engine's back end for V4.1 insists on. Source: SGLang 0.5.23, srt/layers/attention/deepseek_v4_backend.py."""
+MARKERS: Final = (
+    "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜deepseek_image｜>", "<｜System｜>", "<｜User｜>",
+    "<｜Assistant｜>", "<｜▁pad▁｜>", "<noise>", "<think>", "</think>",
+)  # fmt: skip
+"""What DeepSeek's own chat encoding, which the engine starts with, wants to find in a tokenizer, from id 256 on."""
 READY_SECONDS: Final = 240.0
 
 
@@ -55,7 +60,7 @@ def environment(plugins: str, *folders: Path) -> dict[str, str]:
 def random_checkpoint(folder: Path, seed: int = 1) -> Path:
     """Write a checkpoint of random weights in the released format and in the engine's shapes."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary.write(folder / "tokenizer.json")
+    _write_tokenizer(folder / "tokenizer.json")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = range(tokenizer.get_vocab_size())
     texts = [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
@@ -66,6 +71,20 @@ def random_checkpoint(folder: Path, seed: int = 1) -> Path:
     checkpoint.save(initialise(Transformer(config).float(), seed), config, folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     return folder
+
+
+def _write_tokenizer(path: Path) -> None:
+    """The trained checkpoint's tokenizer with DeepSeek's markers in place of its own."""
+    vocabulary.write(path)
+    document = json.loads(path.read_text())
+    names = {number: name for name, number in document["model"]["vocab"].items()}
+    document["added_tokens"] = []
+    for number, marker in enumerate(MARKERS, 256):
+        names[number] = marker
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        document["added_tokens"].append({"id": number, "content": marker, "special": True, **flags})
+    document["model"]["vocab"] = {name: number for number, name in names.items()}
+    path.write_text(json.dumps(document, ensure_ascii=False))
 
 
 @dataclass(frozen=True)
@@ -141,11 +160,15 @@ class Server:
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.loads(answer.read())
 
+    def flush(self) -> None:
+        """Forget every cached prefix."""
+        request = urllib.request.Request(f"http://{HOST}:{self.port}/flush_cache", method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
+
     def generate(self, ids: Sequence[int], tokens: int = 6) -> Generated:
         """Answer greedily, with the log-probabilities of the answer's tokens."""
-        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-        body = {"input_ids": list(ids), "sampling_params": sampling, "return_logprob": True, "logprob_start_len": -1}
-        return Generated.of(self.post("/generate", body))
+        return Generated.of(self.post("/generate", question(ids, tokens)))
 
     def get(self, path: str) -> str:
         """Ask it something as text."""
@@ -158,6 +181,12 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def question(ids: Sequence[int], tokens: int) -> dict[str, Any]:
+    """The body of `/generate`: so many tokens, greedily, with their log-probabilities."""
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    return {"input_ids": list(ids), "sampling_params": sampling, "return_logprob": True, "logprob_start_len": -1}
 
 
 @dataclass(frozen=True)
