@@ -13,11 +13,11 @@ from tests.support.registrar_values import PAGE
 
 
 def test_replay_and_plugin_are_read() -> None:
-    said = parse(PAGE)
-    assert said.plugin == Plugin("0.5.23.1", "prefill")
-    assert said.replay is not None
-    assert said.replay.decoder == Decoder(active=True, reason="", preset="", rows_run=5120, rows_skipped=3072)
-    assert said.replay.encoder == Encoder(active=False, reason="TurnedOff", rows_replayed=0)
+    answer = parse(PAGE)
+    assert answer.plugin == Plugin("0.5.23.1", "prefill")
+    assert answer.replay is not None
+    assert answer.replay.decoder == Decoder(active=True, reason="", preset="", rows_run=5120, rows_skipped=3072)
+    assert answer.replay.encoder == Encoder(active=False, reason="TurnedOff", rows_replayed=0)
 
 
 @pytest.mark.parametrize("page", ["", "sglang:num_running_reqs 1.0\n", "no metrics at all {{{\n"])

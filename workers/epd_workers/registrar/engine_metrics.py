@@ -103,11 +103,11 @@ def _rows(samples: Iterable[Sample], half: str, state: str) -> int:
 
 
 def _plugin(samples: Iterable[Sample]) -> Plugin | None:
-    said = {
+    plugins = {
         Plugin(version, role)
         for sample in samples
         if sample.name == PLUGIN and sample.value == 1
         for version, role in [(sample.labels.get("version", ""), sample.labels.get("role", ""))]
         if _WORD.fullmatch(version) and _WORD.fullmatch(role)
     }
-    return said.pop() if len(said) == 1 else None
+    return plugins.pop() if len(plugins) == 1 else None
