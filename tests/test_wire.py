@@ -42,7 +42,7 @@ ENGINE = Path(epd_workers.__file__).parent / "reference"
 POOL = {"prefill": {"encoderReplay": True}, "decode": {}, "encode": {}}
 FOR_PEOPLE = {
     *("router.version", "workers.url", "workers.compatKey", "workers.imageID", "workers.registered"),
-    *("encoders.url", "encoders.compatKey", "encoders.registeredWith"),
+    *("encoders.url", "encoders.compatKey", "encoders.registeredWith", "encoders.reason"),
 }
 """What the registrar writes for whoever asks it, and the operator has no use for."""
 READ_ALIKE = {"workers.replay.encoder.preset"}
@@ -216,7 +216,7 @@ def test_programs(world: World) -> None:
 
 def test_probes_and_the_state_ask_for_what_is_served(world: World) -> None:
     nothing = cast("Any", None)
-    registrar = server.Server(nothing, nothing, nothing, pod="", version="", engine_port=1).application()
+    registrar = server.Server(nothing, nothing, nothing, nothing, pod="", version="", engine_port=1).application()
     engine = set(re.findall(r"web\.get\(\"([^\"]+)\"", (ENGINE / "serving" / "status.py").read_text(encoding="utf-8")))
     supervised = paths(status.Status(nothing).application())
     for component, name, served in (

@@ -13,6 +13,7 @@ from tests.support.smg import CHAT, Smg
 
 if TYPE_CHECKING:
     import aiohttp
+    import pytest
 
     from epd_workers.registrar.membership import Worker
     from tests.support.registrar import Harness, Pods
@@ -176,6 +177,49 @@ async def test_encoders_follow_the_pods_and_a_restarted_prefill(harness: Harness
         await harness.until(lambda: p.encoders == [e2.url])
         p.encoders.append("http://10.9.9.9:30000")
         await harness.until(lambda: p.encoders == [e2.url])
+
+
+async def test_an_encoder_that_hangs_is_not_given_back_to_a_prefill_that_dropped_it(
+    harness: Harness, pods: Pods
+) -> None:
+    """SGLang's prefill evicts after failed probes of its own, and a registration would end the eviction."""
+    async with Engine("prefill", pods.ports) as p, Engine("encode", pods.ports) as e, Engine("encode", pods.ports) as f:
+        pods.add(p)
+        hung = pods.add(e)
+        await harness.until(lambda: p.encoders == [e.url])
+        harness.failing = {hung.uid}
+        p.encoders.clear()
+        pods.add(f)
+        await harness.until(lambda: p.encoders == [f.url])
+        passed = harness.loop.view
+        await harness.until(lambda: harness.loop.view is not passed)
+        assert p.encoders == [f.url]
+        assert [len(entry["missing"]) for entry in harness.state()["encoders"]] == [1, 0]
+        harness.failing = set()
+        await harness.until(lambda: set(p.encoders) == {e.url, f.url})
+
+
+async def test_an_encoder_that_hangs_is_not_struck(harness: Harness, pods: Pods) -> None:
+    """Or registrars with different views of the network would undo each other's work for ever."""
+    async with Engine("prefill", pods.ports) as p, Engine("encode", pods.ports) as e:
+        harness.failing = {"uid-2"}
+        p.encoders.append(e.url)
+        pods.add(p)
+        assert pods.add(e).uid == "uid-2"
+        await harness.until(lambda: any(entry["registeredWith"] for entry in harness.state()["encoders"]))
+        assert p.directory_calls == []
+
+
+async def test_an_encoder_that_a_prefill_lists_again_by_itself_is_struck(
+    harness: Harness, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang goes on probing what it evicted, and the address may be another key's encoder by then."""
+    monkeypatch.setattr("epd_workers.registrar.loop.BARE_SECONDS", 0.1)
+    async with Engine("prefill", pods.ports) as p:
+        pods.add(p)
+        await harness.until(lambda: harness.loop.view.directories)
+        p.encoders.append("http://10.9.9.9:30000")
+        await harness.until(lambda: p.encoders == [])
 
 
 async def test_encoders_are_known_before_the_prefill_takes_requests(harness: Harness, pods: Pods, smg: Smg) -> None:

@@ -187,3 +187,12 @@ def test_encoders_are_no_workers() -> None:
 def test_a_directory_gets_what_it_lacks_and_loses_what_left() -> None:
     assert directory_difference({"a", "b"}, ["b", "c"]) == (["a"], ["c"])
     assert directory_difference({"a"}, ["a"]) == ([], [])
+
+
+def test_a_directory_is_asked_to_strike_in_its_own_spelling() -> None:
+    """SGLang compares addresses as texts."""
+    assert directory_difference({"http://a:1"}, ["http://a:1/", "http://b:1/"]) == ([], ["http://b:1/"])
+
+
+def test_an_encoder_that_does_not_compute_stays_but_is_not_registered_anew() -> None:
+    assert directory_difference({"a", "b"}, ["a"], {"a", "b"}) == ([], [])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from epd_workers.registrar.engine_metrics import Plugin
 from epd_workers.registrar.metrics import Metrics
 from epd_workers.registrar.server_info import parse
 from epd_workers.registrar.state import View, document, tally
@@ -41,6 +42,7 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "reason": "",
                 "replay": None,
                 "swaPool": None,
+                "plugin": None,
             },
             {
                 "pod": "demo-prefill-1",
@@ -56,6 +58,7 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "reason": "",
                 "replay": None,
                 "swaPool": None,
+                "plugin": None,
             },
         ],
         "encoders": [
@@ -65,6 +68,8 @@ def test_the_document_of_a_deployment_that_serves() -> None:
                 "compatKey": "k1",
                 "registeredWith": ["demo-prefill-1"],
                 "missing": [],
+                "reason": "",
+                "plugin": None,
             }
         ],
     }
@@ -84,6 +89,21 @@ def test_what_a_pod_said_of_itself_is_shown() -> None:
         "other": (SHOWN, None),
         "third": (None, POOL | {"fault": "Unreachable"}),
     }
+
+
+def test_a_pod_that_does_not_compute_is_named_and_not_counted_on() -> None:
+    view = View(pods=(ENCODE, PREFILL, DECODE), workers=(worker_for(PREFILL), worker_for(DECODE)), router_ready=True)
+    failing = {PREFILL.uid: "does not compute", ENCODE.uid: "does not encode"}
+    plugins = {DECODE.uid: Plugin("0.5.23.1", "decode"), ENCODE.uid: Plugin("0.5.23.1", "encode")}
+    shown = document(view, pod="", version="", engine_port=30000, failing=failing, plugins=plugins)
+    assert [(w["state"], w["routable"], w["registered"], w["reason"], w["plugin"]) for w in shown["workers"]] == [
+        ("ready", True, True, "", {"version": "0.5.23.1", "role": "decode"}),
+        ("not_ready", False, True, "does not compute", None),
+    ]
+    assert shown["compatKeys"] == {"k1": {"prefill": 0, "decode": 1, "routable": False}}
+    assert [(e["reason"], e["plugin"]) for e in shown["encoders"]] == [
+        ("does not encode", {"version": "0.5.23.1", "role": "encode"})
+    ]
 
 
 def states(view: View) -> dict[str, tuple[str, bool, bool]]:

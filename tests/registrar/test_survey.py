@@ -13,13 +13,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from epd_workers.registrar import survey
+from epd_workers.registrar.engine_metrics import parse
 from epd_workers.registrar.metrics import Metrics
+from epd_workers.registrar.probe import Probe
 from epd_workers.registrar.server import Server
 from epd_workers.registrar.state import View
 from epd_workers.registrar.survey import ABSENT_PERIOD, PERIOD, SIZE_LIMIT, Survey
 from tests.support.engine import next_host
 from tests.support.ports import free_port
-from tests.support.registrar_values import POOL, SHOWN, WHOLE, changed, pod, shown
+from tests.support.registrar_values import PAGE, POOL, SHOWN, WHOLE, changed, pod, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -38,6 +40,8 @@ class Info:
         self.status = 200
         self.delay = 0.0
         self.asked = 0
+        self.page: str | None = None
+        self.scraped = 0
         self.news = asyncio.Event()
 
     async def serve(self, _: web.Request) -> web.Response:
@@ -49,6 +53,10 @@ class Info:
             return web.Response(body=actual, status=self.status)
         return web.json_response(actual, status=self.status)
 
+    async def scrape(self, _: web.Request) -> web.Response:
+        self.scraped += 1
+        return web.Response(text=self.page or "", status=404 if self.page is None else 200)
+
 
 class Bench:
     """A watch whose clock a test moves, on pods that a test names."""
@@ -58,6 +66,7 @@ class Bench:
         self.pods: list[Pod] | None = None
         self.now = 0.0
         self.metrics = Metrics()
+        self.survey_session = session
         self.survey = Survey(session, self, self.metrics, engine_port=port, clock=lambda: self.now)
 
     async def after(self, seconds: float) -> None:
@@ -79,6 +88,7 @@ async def info(bench: Bench) -> AsyncIterator[Info]:
     actual = Info()
     app = web.Application()
     app.router.add_get("/server_info", actual.serve)
+    app.router.add_get("/metrics", actual.scrape)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, actual.host, bench.port).start()
@@ -153,7 +163,7 @@ async def test_a_wrong_part_counts_as_none_and_is_told_once(
         await bench.after(PERIOD)
     assert known(bench) == [{"swa_pool": POOL}]
     assert [record.getMessage() for record in caplog.records] == [
-        "p does not tell all of itself: GET /server_info: replay.decoder.active must be true or false; asking on"
+        "p does not tell all of itself: replay.decoder.active must be true or false; asking on"
     ]
     assert bench.errors() == 3
     info.answer = lambda: WHOLE
@@ -203,6 +213,25 @@ async def test_it_goes_on_until_it_is_cancelled(bench: Bench, info: Info, monkey
         await task
 
 
+async def test_an_engine_that_reports_in_its_metrics_only(bench: Bench, info: Info) -> None:
+    info.answer, info.page = (lambda: {"version": "0.5.23"}), PAGE
+    await bench.after(0)
+    await bench.after(PERIOD)
+    assert (info.asked, info.scraped) == (1, 2), "SGLang's /server_info waits for the scheduler: it is asked rarely"
+    assert [report.replay for report in bench.survey.known.values()] == [parse(PAGE).replay]
+    assert [plugin.version for plugin in bench.survey.plugins.values()] == ["0.5.23.1"]
+    info.page = ""
+    await bench.after(PERIOD)
+    assert (dict(bench.survey.known), dict(bench.survey.plugins)) == ({}, {})
+
+
+async def test_a_decode_tells_its_plugin_and_is_never_asked_for_replay(bench: Bench, info: Info) -> None:
+    bench.pods, info.page = [pod("d", role="decode", ip=info.host)], PAGE
+    await bench.after(0)
+    assert (info.asked, info.scraped, dict(bench.survey.known)) == (0, 1, {})
+    assert list(bench.survey.plugins) == ["uid-d"]
+
+
 class Still:
     """A membership loop at rest."""
 
@@ -217,7 +246,8 @@ class Still:
 
 async def test_the_state_that_is_served_has_what_the_pods_said(bench: Bench, info: Info) -> None:
     loop: Any = Still(bench)
-    server = Server(loop, bench.survey, bench.metrics, pod="r", version="smg", engine_port=bench.port)
+    probe = Probe(bench.survey_session, bench, bench.metrics, engine_port=bench.port, changed=lambda: None)
+    server = Server(loop, bench.survey, probe, bench.metrics, pod="r", version="smg", engine_port=bench.port)
     async with TestClient(TestServer(server.application())) as client:
         before = await (await client.get("/state")).json()
         await bench.after(0)

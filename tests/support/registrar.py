@@ -70,6 +70,7 @@ class Harness:
     def __init__(self, smg: Smg, pods: Pods, session: aiohttp.ClientSession) -> None:
         ports = pods.ports
         self.metrics = Metrics()
+        self.failing: set[str] = set()
         self.router = Router(session, smg.url, smg.key, engine_port=ports.engine)
         self.loop = Loop(
             pods,
@@ -79,6 +80,7 @@ class Harness:
             pods.wake,
             engine_port=ports.engine,
             resync=0.5,
+            failing=lambda: self.failing,
         )
         self._ports = ports
 

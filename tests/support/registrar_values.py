@@ -63,6 +63,22 @@ SHOWN: dict[str, Any] = {
 }
 
 
+PAGE = """\
+# HELP sglang:num_running_reqs The number of running requests.
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{engine_type="prefill",model_name="dsv41"} 2.0
+# HELP epd_replay_layer_rows_total Rows times layers of prompts that ran, and that bounded replay spared
+# TYPE epd_replay_layer_rows_total counter
+epd_replay_layer_rows_total{half="decoder",state="run"} 5120.0
+epd_replay_layer_rows_total{half="decoder",state="skipped"} 3072.0
+# TYPE epd_replay_active gauge
+epd_replay_active{half="decoder",reason=""} 1.0
+epd_replay_active{half="encoder",reason="TurnedOff"} 0.0
+# TYPE epd_plugin_info gauge
+epd_plugin_info{version="0.5.23.1",role="prefill"} 1.0
+"""
+
+
 def changed(half: str, **values: Any) -> dict[str, Any]:
     return {**RUNNING, half: {**RUNNING[half], **values}}
 

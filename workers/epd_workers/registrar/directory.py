@@ -32,7 +32,9 @@ class Directory:
         return self._port
 
     async def encoders(self, base: str) -> list[str]:
-        """The encoder addresses that a prefill knows.
+        """The encoder addresses that a prefill knows, spelled as it spells them.
+
+        SGLang strikes an address only when asked in its own spelling, a trailing slash included.
 
         Args:
             base: The directory's address, ``http://IP:PORT``.
@@ -42,7 +44,7 @@ class Directory:
         """
         body = await self._call("GET", f"{base}/list_encoder_urls")
         try:
-            return [str(url).rstrip("/") for url in body["encoder_urls"]]
+            return [str(url) for url in body["encoder_urls"]]
         except (KeyError, TypeError) as error:
             raise DirectoryError(f"GET {base}/list_encoder_urls: the answer is not an encoder list") from error
 

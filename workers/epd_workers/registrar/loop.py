@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from epd_workers.registrar.backoff import Backoff
 from epd_workers.registrar.directory import Directory, DirectoryError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from epd_workers.registrar.metrics import Metrics
-    from epd_workers.registrar.pod import Pod
+    from epd_workers.registrar.pod import Pod, PodSource
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +28,11 @@ CONCURRENCY = 8
 HASTE = 0.5
 # Lets a burst of pod events become one pass.
 COALESCE = 0.05
+# A list that was empty and is wanted so: a prefill probes encoders that it evicted for 600 s and lists them again by
+# itself, and by then the address may be another pod's.
+BARE_SECONDS = 60.0
 # A worker that cannot be registered must not keep the router pod out of service for ever.
 FIRST_SYNC_LIMIT = 15.0
-
-
-class PodSource(Protocol):
-    """Where the pods come from."""
-
-    @property
-    def pods(self) -> list[Pod] | None:
-        """The pods as last seen, None before anything was seen."""
 
 
 class Loop:
@@ -51,6 +46,9 @@ class Loop:
         wake: Set to ask for a pass soon.
         engine_port: Port of the engines' HTTP servers.
         resync: Seconds between passes at rest.
+        failing: Uids of the pods whose engine does not compute. Such an encoder stays where it is listed, but is not
+            registered anew: a prefill that dropped it after failed probes of its own would get it back in every pass.
+            It is not unregistered either, so that the registrars of several router pods never undo each other's work.
     """
 
     def __init__(
@@ -63,6 +61,7 @@ class Loop:
         *,
         engine_port: int,
         resync: float,
+        failing: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._source = source
         self._router = router
@@ -75,7 +74,8 @@ class Loop:
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._asked = Backoff(first=2, ceiling=15)
         self._sick = Backoff(first=1, ceiling=15)
-        self._bare: set[str] = set()
+        self._failing = failing
+        self._bare: dict[str, float] = {}
         self._first_answer: float | None = None
         self._complained = False
         self._last_pass = 0.0
@@ -153,7 +153,8 @@ class Loop:
                 self._asked.succeeded(worker.url)
         self._asked.keep(urls)
         self._sick.keep({self._base(pod) for pod in pods})
-        self._bare &= {pod.uid for pod in pods}
+        uids = {pod.uid for pod in pods}
+        self._bare = {uid: until for uid, until in self._bare.items() if uid in uids}
         outstanding = difference(pods, workers, self._engine_port)
         self._moving = acted or bool(outstanding) or any(worker.draining for worker in workers)
         if not self._settled and self.view.router_ready and self._first_answer is not None:
@@ -188,22 +189,25 @@ class Loop:
         """
         judged = standings(pods)
         encoders: dict[str, set[str]] = {}
+        failing = self._failing()
+        mute = {pod.url(self._engine_port) for pod in pods if pod.uid in failing}
         for pod in pods:
             if pod.role == "encode" and judged[pod.uid].eligible:
                 encoders.setdefault(pod.key, set()).add(pod.url(self._engine_port))
         prefills = [pod for pod in pods if pod.role == "prefill" and judged[pod.uid].eligible]
-        lists = await asyncio.gather(*(self._tell(pod, encoders.get(pod.key, set())) for pod in prefills))
+        lists = await asyncio.gather(*(self._tell(pod, encoders.get(pod.key, set()), mute) for pod in prefills))
         return {pod.uid: listed for pod, listed in zip(prefills, lists, strict=True) if listed is not None}
 
-    async def _tell(self, prefill: Pod, wanted: Collection[str]) -> Collection[str] | None:
+    async def _tell(self, prefill: Pod, wanted: Collection[str], mute: Collection[str]) -> Collection[str] | None:
         base = self._base(prefill)
-        # A prefill without encoders may have no directory at all: one empty (or refused) answer is enough.
-        if (not wanted and prefill.uid in self._bare) or self._sick.waiting(base):
+        # A prefill without encoders may have no directory at all: one empty (or refused) answer is enough for a while.
+        bare = self._bare.get(prefill.uid, 0.0) > time.monotonic()
+        if (not wanted and bare) or self._sick.waiting(base):
             return None
         try:
             async with self._slots:
                 listed = await self._directory.encoders(base)
-                register, unregister = directory_difference(wanted, listed)
+                register, unregister = directory_difference(wanted, listed, mute)
                 await self._change("register", base, register, self._directory.register)
                 await self._change("unregister", base, unregister, self._directory.unregister)
         except DirectoryError as error:
@@ -211,11 +215,14 @@ class Loop:
                 self._metrics.error("directory")
                 log.warning("encoders of %s: %s; next attempt in %.1f s", prefill.name, error, self._sick.failed(base))
             else:
-                self._bare.add(prefill.uid)
+                self._bare[prefill.uid] = time.monotonic() + BARE_SECONDS
             return None
         self._sick.succeeded(base)
-        (self._bare.discard if wanted else self._bare.add)(prefill.uid)
-        return wanted
+        if wanted:
+            self._bare.pop(prefill.uid, None)
+        else:
+            self._bare[prefill.uid] = time.monotonic() + BARE_SECONDS
+        return set(wanted) & ({url.rstrip("/") for url in listed} | set(register))
 
     async def _change(
         self, action: str, base: str, urls: Collection[str], call: Callable[[str, str], Awaitable[None]]

@@ -148,17 +148,21 @@ def difference(
     return removals + additions
 
 
-def directory_difference(wanted: Collection[str], listed: Collection[str]) -> tuple[list[str], list[str]]:
+def directory_difference(
+    wanted: Collection[str], listed: Collection[str], mute: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
     """What to register with and what to strike from one prefill's encoder directory.
 
     Args:
         wanted: Addresses of the eligible encoders of the prefill's key.
-        listed: What the prefill lists.
+        listed: What the prefill lists, in its own spelling; a trailing slash does not matter.
+        mute: Addresses that stay where they are listed, but are not registered.
 
     Returns:
         (to register, to unregister), each sorted.
     """
-    return sorted(set(wanted) - set(listed)), sorted(set(listed) - set(wanted))
+    known = {url.rstrip("/") for url in listed}
+    return sorted(set(wanted) - known - set(mute)), sorted({url for url in listed if url.rstrip("/") not in wanted})
 
 
 def _live(pod: Pod) -> bool:

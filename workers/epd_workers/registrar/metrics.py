@@ -36,7 +36,7 @@ class Metrics:
             "When the API server was last heard, Unix seconds.",
             registry=self._registry,
         )
-        for target in ("kubernetes", "router", "directory", "engine"):
+        for target in ("kubernetes", "router", "directory", "engine", "probe"):
             self._errors.labels(target)
         for action in ("add", "remove", "register", "unregister"):
             self._writes.labels(action)

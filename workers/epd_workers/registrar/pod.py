@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,14 @@ class Pod:
         """Address of the engine's HTTP server."""
         host = f"[{self.ip}]" if ":" in self.ip else self.ip
         return f"http://{host}:{port}"
+
+
+class PodSource(Protocol):
+    """Where the pods come from."""
+
+    @property
+    def pods(self) -> list[Pod] | None:
+        """The pods as last seen, None before anything was seen."""
 
 
 def pod_of(obj: Mapping[str, Any], engine_port: int) -> Pod | None:

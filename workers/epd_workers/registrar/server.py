@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -11,6 +11,8 @@ from epd_workers.registrar.state import document, tally
 if TYPE_CHECKING:
     from epd_workers.registrar.loop import Loop
     from epd_workers.registrar.metrics import Metrics
+    from epd_workers.registrar.probe import Probe
+    from epd_workers.registrar.state import View
     from epd_workers.registrar.survey import Survey
 
 
@@ -19,7 +21,8 @@ class Server:
 
     Args:
         loop: The membership loop.
-        survey: What the prefill pods report.
+        survey: What the pods report.
+        probe: Which pods do not compute.
         metrics: The process's metrics.
         pod: Name of this router pod.
         version: The router program's name and version.
@@ -27,10 +30,19 @@ class Server:
     """
 
     def __init__(
-        self, loop: Loop, survey: Survey, metrics: Metrics, *, pod: str, version: str, engine_port: int
+        self,
+        loop: Loop,
+        survey: Survey,
+        probe: Probe,
+        metrics: Metrics,
+        *,
+        pod: str,
+        version: str,
+        engine_port: int,
     ) -> None:
         self._loop = loop
         self._survey = survey
+        self._probe = probe
         self._metrics = metrics
         self._pod = pod
         self._version = version
@@ -46,11 +58,7 @@ class Server:
         return app
 
     async def _state(self, _: web.Request) -> web.Response:
-        view = await self._loop.fresh()
-        doc = document(
-            view, pod=self._pod, version=self._version, engine_port=self._engine_port, reports=self._survey.known
-        )
-        return web.json_response(doc)
+        return web.json_response(self._document(await self._loop.fresh()))
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -63,6 +71,16 @@ class Server:
 
     async def _prometheus(self, _: web.Request) -> web.Response:
         view = self._loop.view
-        doc = document(view, pod=self._pod, version=self._version, engine_port=self._engine_port)
-        self._metrics.observe(tally(doc, view))
+        self._metrics.observe(tally(self._document(view), view))
         return web.Response(body=self._metrics.text(), content_type="text/plain", charset="utf-8")
+
+    def _document(self, view: View) -> dict[str, Any]:
+        return document(
+            view,
+            pod=self._pod,
+            version=self._version,
+            engine_port=self._engine_port,
+            reports=self._survey.known,
+            plugins=self._survey.plugins,
+            failing=self._probe.failing,
+        )

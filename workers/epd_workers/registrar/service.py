@@ -14,6 +14,7 @@ from epd_workers.registrar.access import access
 from epd_workers.registrar.directory import Directory
 from epd_workers.registrar.loop import Loop
 from epd_workers.registrar.metrics import Metrics
+from epd_workers.registrar.probe import Probe
 from epd_workers.registrar.router import Router
 from epd_workers.registrar.server import Server
 from epd_workers.registrar.survey import Survey
@@ -82,17 +83,33 @@ async def run(settings: RegistrarSettings) -> AsyncIterator[None]:
             engine_port=settings.engine_port,
         )
         directory = Directory(session, settings.encoder_port)
-        loop = Loop(watch, router, directory, metrics, wake, engine_port=settings.engine_port, resync=settings.resync)
+        probe = Probe(session, watch, metrics, engine_port=settings.engine_port, changed=wake.set)
+        loop = Loop(
+            watch,
+            router,
+            directory,
+            metrics,
+            wake,
+            engine_port=settings.engine_port,
+            resync=settings.resync,
+            failing=lambda: probe.failing,
+        )
         survey = Survey(session, watch, metrics, engine_port=settings.engine_port)
         server = Server(
-            loop, survey, metrics, pod=settings.pod, version=settings.version, engine_port=settings.engine_port
+            loop,
+            survey,
+            probe,
+            metrics,
+            pod=settings.pod,
+            version=settings.version,
+            engine_port=settings.engine_port,
         )
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
             await web.TCPSite(runner, *settings.listen).start()
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(part.run()) for part in (watch, loop, survey)]
+                tasks = [group.create_task(part.run()) for part in (watch, loop, survey, probe)]
                 yield
                 for task in tasks:
                     task.cancel()

@@ -11,6 +11,7 @@ from epd_workers.registrar.server_info import ServerInfo
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from epd_workers.registrar.engine_metrics import Plugin
     from epd_workers.registrar.pod import Pod
 
 SCHEMA = 1
@@ -34,7 +35,14 @@ class View:
 
 
 def document(
-    view: View, *, pod: str, version: str, engine_port: int, reports: Mapping[str, ServerInfo] | None = None
+    view: View,
+    *,
+    pod: str,
+    version: str,
+    engine_port: int,
+    reports: Mapping[str, ServerInfo] | None = None,
+    plugins: Mapping[str, Plugin] | None = None,
+    failing: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The state document.
 
@@ -44,17 +52,20 @@ def document(
         version: The router program's name and version.
         engine_port: Port of the engines' HTTP servers.
         reports: Pod uid -> what the pod reports.
+        plugins: Pod uid -> the plugin that its engine runs.
+        failing: Pod uid -> why its engine does not compute.
 
     Returns:
         JSON: schema, pod, compatKeys, router, workers, encoders; every list sorted by pod name.
     """
     judged = standings(view.pods)
     by_name = sorted(view.pods, key=lambda p: (p.name, p.uid))
-    known = reports or {}
+    known, loaded, sick = reports or {}, plugins or {}, failing or {}
     workers = [
         {
-            **_worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port),
+            **_worker(p, judged[p.uid], _entry(p, view.workers, engine_port), engine_port, sick.get(p.uid, "")),
             **_reported(known.get(p.uid, ServerInfo())),
+            "plugin": _plugin(loaded.get(p.uid)),
         }
         for p in by_name
         if p.role in ROUTED_ROLES
@@ -65,8 +76,15 @@ def document(
         "compatKeys": _keys(workers),
         "router": {"ready": view.router_ready, "version": version},
         "workers": workers,
-        "encoders": _encoders(by_name, judged, view.directories, engine_port),
+        "encoders": [
+            {**entry, "reason": sick.get(p.uid, ""), "plugin": _plugin(loaded.get(p.uid))}
+            for p, entry in _encoders(by_name, judged, view.directories, engine_port)
+        ],
     }
+
+
+def _plugin(plugin: Plugin | None) -> dict[str, str] | None:
+    return None if plugin is None else plugin.document()
 
 
 def tally(doc: Mapping[str, Any], view: View) -> list[tuple[str, str]]:
@@ -85,8 +103,8 @@ def _entry(pod: Pod, workers: Iterable[Worker], port: int) -> Worker | None:
     return next((w for w in workers if w.url == pod.url(port) and w.pod_uid == pod.uid), None)
 
 
-def _worker(pod: Pod, standing: Standing, entry: Worker | None, port: int) -> dict[str, Any]:
-    state, reason = _state(standing, entry)
+def _worker(pod: Pod, standing: Standing, entry: Worker | None, port: int, fault: str) -> dict[str, Any]:
+    state, reason = _state(standing, entry, fault)
     return {
         "pod": pod.name,
         "role": pod.role,
@@ -95,7 +113,7 @@ def _worker(pod: Pod, standing: Standing, entry: Worker | None, port: int) -> di
         "revision": pod.revision,
         "imageID": pod.image,
         "registered": entry is not None,
-        "routable": entry is not None and entry.status == "ready" and entry.key == pod.key,
+        "routable": entry is not None and entry.status == "ready" and entry.key == pod.key and not fault,
         "state": state,
         "inFlight": entry.load if entry else 0,
         "reason": reason,
@@ -109,13 +127,15 @@ def _reported(info: ServerInfo) -> dict[str, Any]:
     }
 
 
-def _state(standing: Standing, entry: Worker | None) -> tuple[str, str]:
+def _state(standing: Standing, entry: Worker | None, fault: str) -> tuple[str, str]:
     if not standing.eligible:
         return standing.state, standing.reason
     if entry is None or entry.status == "pending":
         return "registering", "the router has not finished registering this worker"
     if entry.draining:
         return "draining", "the router is draining this worker; it is registered again afterwards"
+    if fault:
+        return "not_ready", fault
     if entry.status == "ready":
         return "ready", ""
     return "not_ready", f"the router's health check says {entry.status}"
@@ -133,7 +153,7 @@ def _keys(workers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _encoders(
     pods: Collection[Pod], judged: Mapping[str, Standing], directories: Mapping[str, Collection[str]], port: int
-) -> list[dict[str, Any]]:
+) -> list[tuple[Pod, dict[str, Any]]]:
     """Eligible encoders with the eligible prefills of their key that know them, and those that do not."""
     encoders = []
     for pod in pods:
@@ -143,7 +163,6 @@ def _encoders(
         peers = [p for p in pods if p.role == "prefill" and p.key == pod.key and judged[p.uid].eligible]
         known = [p.name for p in peers if url in directories.get(p.uid, ())]
         missing = [p.name for p in peers if p.name not in known]
-        encoders.append(
-            {"pod": pod.name, "url": url, "compatKey": pod.key, "registeredWith": known, "missing": missing}
-        )
+        entry = {"pod": pod.name, "url": url, "compatKey": pod.key, "registeredWith": known, "missing": missing}
+        encoders.append((pod, entry))
     return encoders

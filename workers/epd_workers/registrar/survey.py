@@ -1,4 +1,4 @@
-"""What the prefill pods report, asked from the pods one by one.
+"""What the pods report, asked from the pods one by one: `/server_info` of a prefill, else `/metrics`.
 
 The tricky idea: this runs beside the membership loop and never inside it. An engine in the middle of a long step
 answers late or not at all, and who is a member must not wait for that; so what is known here is as old as it may be,
@@ -12,17 +12,19 @@ import json
 import logging
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import aiohttp
 
+from epd_workers.registrar import engine_metrics
 from epd_workers.registrar.server_info import ServerInfo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from epd_workers.registrar.engine_metrics import Plugin
     from epd_workers.registrar.metrics import Metrics
-    from epd_workers.registrar.pod import Pod
+    from epd_workers.registrar.pod import Pod, PodSource
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +38,11 @@ SIZE_LIMIT = 1 << 20
 CONCURRENCY = 4
 
 
-class PodSource(Protocol):
-    """Where the pods come from."""
-
-    @property
-    def pods(self) -> list[Pod] | None:
-        """The pods as last seen, None before anything was seen."""
-
-
 class Survey:
-    """Asks every prefill pod that is Ready, each at its own pace.
+    """Asks every pod that is Ready, each at its own pace.
+
+    SGLang's `/server_info` has nothing of ours and waits for the scheduler, so a pod whose page is bare is asked for
+    its metrics instead; only prefills replay, but every role may run the plugin.
 
     Args:
         session: Shared HTTP session.
@@ -72,12 +69,19 @@ class Survey:
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._due: dict[str, float] = {}
         self._known: dict[str, ServerInfo] = {}
+        self._plugins: dict[str, Plugin] = {}
+        self._bare: dict[str, float] = {}
         self._complained: set[str] = set()
 
     @property
     def known(self) -> Mapping[str, ServerInfo]:
         """Pod uid to what it said last; absent where it said nothing."""
         return self._known
+
+    @property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """Pod uid to the plugin that its engine runs; absent where it said nothing of one."""
+        return self._plugins
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -97,7 +101,7 @@ class Survey:
         self._due[pod.uid] = self._clock() + PERIOD
         try:
             async with self._slots:
-                info = parse(await self._info(f"{pod.url(self._engine_port)}/server_info"))
+                info = await self._report(pod)
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             # What it said last stands: a busy engine has not changed its mind.
             self._complain(pod, str(error) or repr(error))
@@ -108,11 +112,29 @@ class Survey:
             self._complained.discard(pod.uid)
         if info == ServerInfo():
             self._known.pop(pod.uid, None)
-            self._due[pod.uid] = self._clock() + ABSENT_PERIOD
+            if pod.uid not in self._plugins:
+                self._due[pod.uid] = self._clock() + ABSENT_PERIOD
         else:
             self._known[pod.uid] = info
 
-    async def _info(self, url: str) -> object:
+    async def _report(self, pod: Pod) -> ServerInfo:
+        base = pod.url(self._engine_port)
+        if pod.role == "prefill" and self._bare.get(pod.uid, 0.0) <= self._clock():
+            page = await self._get(f"{base}/server_info")
+            info = ServerInfo() if page is None else parse(json.loads(page))
+            if info != ServerInfo():
+                return info
+            self._bare[pod.uid] = self._clock() + ABSENT_PERIOD
+        page = await self._get(f"{base}/metrics")
+        metrics = engine_metrics.parse((page or b"").decode())
+        if metrics.plugin is None:
+            self._plugins.pop(pod.uid, None)
+        else:
+            self._plugins[pod.uid] = metrics.plugin
+        return ServerInfo(replay=metrics.replay if pod.role == "prefill" else None)
+
+    async def _get(self, url: str) -> bytes | None:
+        """A page, None where the engine has none."""
         async with self._session.get(url, timeout=TIMEOUT, allow_redirects=False) as response:
             if HTTPStatus.BAD_REQUEST <= response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 return None  # an engine without that page, or one that wants a key for it, reports nothing
@@ -122,20 +144,22 @@ class Survey:
                 raw += more
         if len(raw) > SIZE_LIMIT:
             raise ValueError(f"the answer is longer than {SIZE_LIMIT} bytes")
-        return json.loads(raw)
+        return raw
 
     def _complain(self, pod: Pod, why: str) -> None:
         self._metrics.error("engine")
         if pod.uid not in self._complained:
             self._complained.add(pod.uid)
-            log.warning("%s does not tell all of itself: GET /server_info: %s; asking on", pod.name, why)
+            log.warning("%s does not tell all of itself: %s; asking on", pod.name, why)
 
     def _forget(self, uids: Collection[str]) -> None:
         for uid in self._due.keys() - uids:
             del self._due[uid]
             self._known.pop(uid, None)
+            self._plugins.pop(uid, None)
+            self._bare.pop(uid, None)
             self._complained.discard(uid)
 
 
 def _answers(pod: Pod) -> bool:
-    return pod.role == "prefill" and pod.ready and not pod.deleting and bool(pod.ip)
+    return pod.ready and not pod.deleting and bool(pod.ip)
