@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.rules.expression import at, every, field_of, size, some, spec_of
+from epd_operator.rules.expression import at, contains, every, field_of, lift, size, some, spec_of, when
 from epd_operator.rules.rule import Rule
 
 RENDEZVOUS_PORT: Final = 20000
@@ -19,20 +19,23 @@ _PLUGINS: Final = spec_of("engine.plugins", "list")
 _GRACE: Final = field_of("pod.terminationGracePeriodSeconds", "int")
 
 
-def rules(engine: str, pre_stop_seconds: int) -> tuple[Rule, ...]:
+def rules(engine: str, pre_stop_seconds: int, plugins: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """The rules for the pods of one engine.
 
     Args:
         engine: Its name, for the texts.
         pre_stop_seconds: Seconds for which a pod goes on serving before the engine is told to stop.
+        plugins: The plugins that it has.
     """
+    known = " and ".join(plugins)
+    named = sum((when(contains(_PLUGINS, plugin), 1, 0) for plugin in plugins), lift(0))
     return (
         Rule(
             id="plugin-unknown",
-            when=size(_PLUGINS) > 0,
+            when=size(_PLUGINS) > named,
             sides=(_PLUGINS,),
-            says=f"{engine} has no plugin that this release knows, and would load none of these",
-            fix="remove spec.engine.plugins",
+            says=f"of the plugins that this release knows {engine} has {known or 'none'}, and would load no other",
+            fix=f"keep {known} alone" if plugins else "remove spec.engine.plugins",
             source="docs/reference/api.md",
             roles=(),
         ),
