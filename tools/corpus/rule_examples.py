@@ -90,7 +90,7 @@ def _specs(rules: Mapping[str, Any]) -> Iterator[RuleExample]:
 def _lines(rules: Mapping[str, Any]) -> Iterator[RuleExample]:
     for rule, speaks, name, line in _entries(rules):
         where, _, flags = line.rpartition("] ")
-        given = where.lstrip("[").split()
+        given: list[str] = where.lstrip("[").split()
         platform, version, *plugins = (*given, *_JUDGED[len(given) :])
         parts = flags.split()
         first = next((at for at, argument in enumerate(parts) if argument.startswith("-")), len(parts))
