@@ -69,8 +69,8 @@ def test_another_plugin_image_is_another_set(world: World) -> None:
 
 
 def test_the_pool_is_told_to_prefill_alone(world: World) -> None:
-    told = {role: variables(world, role).get("EPD_SWA_POOL") for role in ("encode", "prefill", "decode")}
-    assert told == {"encode": None, "prefill": "/etc/epd/swa-pool/pool.json", "decode": None}
+    named = {role: variables(world, role).get("EPD_SWA_POOL") for role in ("encode", "prefill", "decode")}
+    assert named == {"encode": None, "prefill": "/etc/epd/swa-pool/pool.json", "decode": None}
     world.edit(swaPool={"mode": "Disabled"})
     assert "EPD_SWA_POOL" not in variables(world, "prefill")
 
