@@ -19,23 +19,23 @@ _PLUGINS: Final = spec_of("engine.plugins", "list")
 _GRACE: Final = field_of("pod.terminationGracePeriodSeconds", "int")
 
 
-def rules(engine: str, pre_stop_seconds: int, plugins: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+def rules(engine: str, pre_stop_seconds: int, plugin: str = "", elsewhere: str = "") -> tuple[Rule, ...]:
     """The rules for the pods of one engine.
 
     Args:
         engine: Its name, for the texts.
         pre_stop_seconds: Seconds for which a pod goes on serving before the engine is told to stop.
-        plugins: The plugins that it has.
+        plugin: The one plugin that it has; empty: none.
+        elsewhere: Which engine has one, where this one has none.
     """
-    known = " and ".join(plugins)
-    named = sum((when(contains(_PLUGINS, plugin), 1, 0) for plugin in plugins), lift(0))
+    known = when(contains(_PLUGINS, plugin), 1, 0) if plugin else lift(0)
     return (
         Rule(
             id="plugin-unknown",
-            when=size(_PLUGINS) > named,
+            when=size(_PLUGINS) > known,
             sides=(_PLUGINS,),
-            says=f"of the plugins that this release knows {engine} has {known or 'none'}, and would load no other",
-            fix=f"keep {known} alone" if plugins else "remove spec.engine.plugins",
+            says=f"the one plugin of {engine} is {plugin}" if plugin else f"{engine} has no plugins",
+            fix=f"keep {plugin} alone" if plugin else f"remove spec.engine.plugins; {elsewhere}",
             source="docs/reference/api.md",
             roles=(),
         ),

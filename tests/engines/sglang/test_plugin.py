@@ -161,5 +161,41 @@ def test_what_v41_takes_for_a_gpu_is_one_only_to_its_own_checks() -> None:
     assert "media-transport-hardware" in {finding.rule for finding in refused.errors}
 
 
+# What SGLang 0.5.23 itself resolved on a machine without a GPU, its DeepSeek-V4.1 checks (deepseek_v4_hook.py) alone
+# being answered that it has NVIDIA's.
+RESOLVED: dict[str, dict[str, Any]] = {
+    "aggregated": {"cuda_graph_decode": "full", "disable_radix_cache": False},
+    "prefill": {"cuda_graph_decode": "disabled", "disable_radix_cache": False},
+    "decode": {"cuda_graph_decode": "full", "disable_radix_cache": True},
+}
+ALIKE = {
+    "attention_backend": "dsv4",
+    "dsv4_attn_backend": "flashmla",
+    "kv_cache_dtype": "fp8_e4m3",
+    "page_size": 256,
+    "max_prefill_tokens": 16384,
+    "max_running_requests": 256,
+    "moe_a2a_backend": "none",
+    "moe_runner_backend": "auto",
+    "enable_decoder_swa_bounded_replay": True,
+    "hicache_mem_layout": "page_first",
+    "hicache_io_backend": "kernel",
+    "mm_feature_transport": "cpu",
+    "cuda_graph_prefill": "disabled",
+    "cuda_graph_decode_max_bs": 32,
+}
+
+
+@pytest.mark.parametrize("role", sorted(RESOLVED))
+def test_a_cpu_resolves_as_the_engine_was_seen_to(role: str) -> None:
+    mode = [] if role == "aggregated" else ["--disaggregation-mode", role]
+    line = [*mode, "--disaggregation-transfer-backend", "mooncake_tcp", "--model-path", "m", "--device", "cpu"]
+    judgement = validate_command_line("0.5.23", "cpu", line, {}, plugins=("epd",))
+    assert judgement.findings == ()
+    expected = {**ALIKE, **RESOLVED[role]}
+    actual = judgement.resolved[role]
+    assert {name: actual.get(name) for name in expected} == expected
+
+
 def test_the_sample_passes_without_a_warning() -> None:
     assert validate(sample()).findings == ()

@@ -26,14 +26,18 @@ NODES: Final = field_of("nodes", "int").otherwise(1)
 RDMA: Final = field_of("resources.rdma", "int")
 
 GPUS_NEEDED: Final = named(
-    "gpus_needed", TP_SIZE * PP_SIZE * DP_SIZE, written("tp-size"), written("pp-size"), written("dp-size")
+    "gpus_needed",
+    when(IS_REHEARSAL, 0, TP_SIZE * PP_SIZE * DP_SIZE),
+    written("tp-size"),
+    written("pp-size"),
+    written("dp-size"),
 )
 _GPUS_GIVEN: Final = GPU * NODES
 
 _GPUS: Final = (
     Rule(
         id="gpu-too-few",
-        when=~IS_REHEARSAL & (_GPUS_GIVEN < GPUS_NEEDED),
+        when=_GPUS_GIVEN < GPUS_NEEDED,
         sides=(GPU, GPUS_NEEDED),
         says="the parallel sizes need {needed} GPUs, and gpu times nodes gives {given}",
         fix="set resources.gpu to the product of tp-size, pp-size and dp-size divided by nodes, or lower a size",

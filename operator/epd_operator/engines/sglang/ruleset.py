@@ -91,7 +91,7 @@ SGLANG: Final = Ruleset(
     owned=OWNED,
     rules=(
         *RULES,
-        *hosting.rules("SGLang", PROFILES[-1].pre_stop_seconds, (plugin.NAME,)),
+        *hosting.rules("SGLang", PROFILES[-1].pre_stop_seconds, plugin.NAME),
         transfer_backend(PROFILES[-1].transfers, "SGLang"),
         *(rule for module in _MODULES for rule in module.RULES),
     ),
