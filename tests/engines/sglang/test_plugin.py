@@ -92,6 +92,8 @@ def test_a_rehearsal_runs_on_the_cpu() -> None:
         assert command(role, sample())["device"] == "cpu"
     assert command("prefill", sample())["disable-overlap-schedule"] is True
     assert "disable-overlap-schedule" not in command("decode", sample())
+    asked = sample(roles__prefill__args={"disable-overlap-schedule": False})
+    assert "disable-overlap-schedule" not in command("prefill", asked), "what a user writes is not overridden"
     roles = meaning(sample()).roles.values()
     assert {(role.gpu, role.shm) for role in roles} == {(0, None)}
     assert meaning(sample(roles__decode={})).roles["decode"].memory == "4Gi"

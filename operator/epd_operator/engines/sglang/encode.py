@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_V41, ON_A_SPEC
-from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED
 from epd_operator.engines.sglang.ownership import ENCODER_TRANSFER
 from epd_operator.engines.sglang.parallel import (
@@ -20,6 +20,7 @@ from epd_operator.engines.sglang.parallel import (
     TP_SIZE,
 )
 from epd_operator.engines.sglang.plugin import LOADED, PLUGINS, SOURCE
+from epd_operator.engines.sglang.switch import switch
 from epd_operator.rules.expression import declared, every, field_of, some
 from epd_operator.rules.rule import ROLES, Rule
 
@@ -33,6 +34,7 @@ _ADAPTIVE: Final = written("enable-adaptive-dispatch-to-encoder")
 _WORKERS: Final = written("tokenizer-worker-num")
 _DOMAINS: Final = written("allowed-media-domains")
 _TEXT_ONLY: Final = written("language-model-only")
+_RANDOM_HASH: Final = "SGLANG_MM_SKIP_COMPUTE_HASH"
 _VISION: Final = "SGLang 0.5.23, models/deepseek_v4.py, where the vision tower is built"
 
 _ENCODER: Final = (
@@ -114,6 +116,16 @@ _PREFILL: Final = (
         fix="set moe-a2a-backend to none or megamoe, or remove the encode role",
         source=_VISION,
         roles=ROLES,
+    ),
+    Rule(
+        id="encode-random-hash",
+        when=every(_HAS_TIER, switch(_RANDOM_HASH)),
+        sides=(env(_RANDOM_HASH), PLUGINS),
+        says="an encoder names an image by its pixels, and this replaces the name by a random one: no prompt with an "
+        "image would ever be found in the prefix cache",
+        fix=f"remove {_RANDOM_HASH} from prefill",
+        source=f"{SOURCE}; SGLang 0.5.23, multimodal/cache/identity.py",
+        roles=("prefill",),
     ),
     Rule(
         id="encode-text-only",

@@ -49,7 +49,7 @@ RULES: Final = (
         sides=(env(ALLOWED), env(POOL_FILE), env(SEARCH_PATH), PLUGINS),
         says="the operator sets these variables where it loads a plugin: which entry points are loaded, where the "
         "pool's settings are, and, with pluginImage, where the plugin's files are",
-        fix="remove them; a plugin of yours belongs into the engine's image, and then no other is loaded",
+        fix="remove them; a plugin of your own cannot run beside this one",
         source=SOURCE,
         roles=ROLES,
     ),

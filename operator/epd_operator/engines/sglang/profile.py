@@ -52,6 +52,7 @@ _ENVIRONMENT: Final = (
 )
 _DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"USER": "engine"})
 
+_NO_OVERLAP: Final = "disable-overlap-schedule"
 HEALTH_SECONDS: Final = 20
 """How long /health_generate waits for its token. Source: SGLang 0.5.23, entrypoints/http_server.py."""
 
@@ -117,9 +118,11 @@ def _probes(role: RoleName, startup_minutes: int, leads: bool) -> dict[str, Prob
 
 
 def _derive(role: RoleName, spec: Spec, _grace_seconds: int) -> dict[str, Any]:
+    if role != "prefill" or spec.engine.platform != REHEARSAL or _NO_OVERLAP in spec.roles.prefill.args:
+        return {}
     # At a prefix hit the overlapped schedule of a prefill waits for an event of the GPU, which a CPU has none of.
     # Source: SGLang 0.5.23, disaggregation/prefill.py, maybe_send_cached_prefix_chunk.
-    return {"disable-overlap-schedule": True} if role == "prefill" and spec.engine.platform == REHEARSAL else {}
+    return {_NO_OVERLAP: True}
 
 
 def _gpus(args: Mapping[str, Any], nodes: int) -> int:

@@ -5,11 +5,11 @@ What the plugin does not stand in for would end the engine in the middle of load
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, SPECULATES
 from epd_operator.engines.sglang.base import IS_PD, IS_REHEARSAL
-from epd_operator.engines.sglang.flags import flag, written
+from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND_ASKED, EP_SIZE_ASKED
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE_ASKED,
@@ -22,8 +22,12 @@ from epd_operator.engines.sglang.parallel import (
     TP_SIZE,
 )
 from epd_operator.engines.sglang.plugin import LOADED, PLUGINS, SOURCE
-from epd_operator.rules.expression import PLATFORM, every, field_of, some
+from epd_operator.engines.sglang.switch import switch
+from epd_operator.rules.expression import PLATFORM, every, field_of, lower, some
 from epd_operator.rules.rule import ROLES, Rule
+
+if TYPE_CHECKING:
+    from epd_operator.rules.expression import Expr
 
 TRANSFER: Final = "mooncake_tcp"
 """The one transfer back end that moves pages without a GPU."""
@@ -31,18 +35,58 @@ TRANSFER: Final = "mooncake_tcp"
 _GPU: Final = field_of("resources.gpu", "int")
 _RDMA: Final = field_of("resources.rdma", "int")
 _BACKEND: Final = flag("disaggregation-transfer-backend")
-_WIDTHS: Final = (
-    TP_SIZE,
-    ATTN_DP_SIZE_ASKED,
-    DP_SIZE_ASKED,
-    EP_SIZE_ASKED,
-    PP_SIZE,
-    ATTN_CP_SIZE_ASKED,
-    DCP_SIZE,
-    NNODES,
-)
 
-RULES: Final = (
+
+def _width(name: str, width: Expr, fix: str) -> Rule:
+    return Rule(
+        id=f"rehearsal-{name}",
+        when=IS_REHEARSAL & ~(width == 1),
+        sides=(PLATFORM, width),
+        says="a rehearsal on a CPU is one process of one rank: no stand-in exchanges anything between ranks",
+        fix=f"{fix}; replicas may be more",
+        source=SOURCE,
+        roles=ROLES,
+    )
+
+
+def _missing(name: str, used: Expr, side: Expr, what: str, fix: str) -> Rule:
+    return Rule(
+        id=f"rehearsal-{name}",
+        when=IS_REHEARSAL & used,
+        sides=(PLATFORM, side),
+        says=f"the plugin has no stand-in for {what}",
+        fix=fix,
+        source=SOURCE,
+        roles=ROLES,
+    )
+
+
+def _variable(rule: str, name: str, wrong: Expr, why: str) -> Rule:
+    return Rule(
+        id=f"rehearsal-{rule}",
+        when=IS_REHEARSAL & wrong,
+        sides=(PLATFORM, env(name)),
+        says=why,
+        fix=f"remove {name}",
+        source=SOURCE,
+        roles=ROLES,
+    )
+
+
+def _kernel(rule: str, name: str, *, runs: bool) -> Rule:
+    """A switch between a kernel and plain torch, which the plugin has to set to torch."""
+    set_to_kernel = switch(name) if runs else env(name).given & ~switch(name, default=True)
+    return _variable(
+        rule, name, set_to_kernel, "the plugin sets this switch itself, to what runs without the kernels of a GPU"
+    )
+
+
+def _layout(rule: str, name: str, *known: str) -> Rule:
+    other = env(name).given & ~lower(env(name)).isin(("auto", *known))
+    return _variable(rule, name, other, "the plugin lays pages out in one way, whatever is asked for")
+
+
+_PLACE: Final = (
     Rule(
         id="rehearsal-plugin",
         when=IS_REHEARSAL & ~LOADED,
@@ -51,15 +95,6 @@ RULES: Final = (
         fix="add epd to spec.engine.plugins, or set spec.engine.platform to the GPUs of the pods",
         source=SOURCE,
         roles=(),
-    ),
-    Rule(
-        id="rehearsal-width",
-        when=IS_REHEARSAL & some(*(~(width == 1) for width in _WIDTHS), PREFILL_CP),
-        sides=(*_WIDTHS, PREFILL_CP),
-        says="a rehearsal on a CPU is one process of one rank: no stand-in exchanges anything between ranks",
-        fix="leave every size at 1 and nodes, too; replicas may be more",
-        source=SOURCE,
-        roles=ROLES,
     ),
     Rule(
         id="rehearsal-devices",
@@ -79,30 +114,70 @@ RULES: Final = (
         source=SOURCE,
         roles=("prefill", "decode"),
     ),
-    Rule(
-        id="rehearsal-features",
-        when=IS_REHEARSAL
-        & some(
-            SPECULATES,
-            flag("enable-hierarchical-cache"),
-            ~(KV_CACHE_DTYPE == "fp8_e4m3"),
-            ~DSV4_ATTN_BACKEND.isin(("auto", "flashmla")),
-            ~(A2A_BACKEND_ASKED == "none"),
-        ),
-        sides=(
-            PLATFORM,
-            written("speculative-algorithm"),
-            written("enable-hierarchical-cache"),
-            KV_CACHE_DTYPE,
-            DSV4_ATTN_BACKEND,
-            A2A_BACKEND_ASKED,
-        ),
-        says="the plugin has no stand-in for speculative decoding, the hierarchical cache, key/value pages other than "
-        "fp8_e4m3, attention other than flashmla, and exchanges between ranks",
-        fix="remove speculative-algorithm, enable-hierarchical-cache, kv-cache-dtype, dsv4-attn-backend and "
-        "moe-a2a-backend",
-        source=SOURCE,
-        roles=ROLES,
+)
+_WIDTHS: Final = (
+    _width("tensor-parallel", TP_SIZE, "remove tp-size"),
+    _width("attention-dp", ATTN_DP_SIZE_ASKED, "remove attn-dp-size and enable-dp-attention"),
+    _width("data-parallel", DP_SIZE_ASKED, "remove dp-size"),
+    _width("expert-parallel", EP_SIZE_ASKED, "remove ep-size"),
+    _width("pipeline-parallel", PP_SIZE, "remove pp-size"),
+    _width("attention-cp", ATTN_CP_SIZE_ASKED, "remove attn-cp-size"),
+    _width("decode-cp", DCP_SIZE, "remove dcp-size"),
+    _width("nodes", NNODES, "remove nodes"),
+)
+_FEATURES: Final = (
+    _missing("prefill-cp", PREFILL_CP, PREFILL_CP, "context parallelism", "remove enable-prefill-cp"),
+    _missing(
+        "speculation",
+        SPECULATES,
+        written("speculative-algorithm"),
+        "speculative decoding",
+        "remove speculative-algorithm on prefill and decode",
+    ),
+    _missing(
+        "host-cache",
+        flag("enable-hierarchical-cache"),
+        written("enable-hierarchical-cache"),
+        "the hierarchical cache",
+        "remove enable-hierarchical-cache",
+    ),
+    _missing(
+        "kv-dtype",
+        ~(KV_CACHE_DTYPE == "fp8_e4m3"),
+        KV_CACHE_DTYPE,
+        "key/value pages other than fp8_e4m3",
+        "remove kv-cache-dtype on prefill and decode",
+    ),
+    _missing(
+        "attention",
+        ~(DSV4_ATTN_BACKEND == "flashmla"),
+        DSV4_ATTN_BACKEND,
+        "attention other than flashmla",
+        "remove dsv4-attn-backend",
+    ),
+    _missing(
+        "exchange",
+        ~(A2A_BACKEND_ASKED == "none"),
+        A2A_BACKEND_ASKED,
+        "an exchange of tokens between ranks",
+        "remove moe-a2a-backend",
     ),
 )
+_VARIABLES: Final = (
+    _variable(
+        "cpu-engine",
+        "SGLANG_USE_CPU_ENGINE",
+        switch("SGLANG_USE_CPU_ENGINE"),
+        "the engine's own CPU mode needs a package of kernels that have no DeepSeek-V4.1",
+    ),
+    _layout("kv-layout", "SGLANG_DSV4_KV_LAYOUT", "v41"),
+    _layout("compressed-layout", "SGLANG_DSV4_COMPRESSED_KV_LAYOUT", "fp4"),
+    _kernel("mhc-pre", "SGLANG_OPT_USE_TILELANG_MHC_PRE", runs=True),
+    _kernel("mhc-post", "SGLANG_OPT_USE_TILELANG_MHC_POST", runs=True),
+    _kernel("topk", "SGLANG_OPT_USE_TOPK_V2", runs=True),
+    _kernel("sparse-prefill", "SGLANG_OPT_FLASHMLA_SPARSE_PREFILL", runs=True),
+    _kernel("paged-logits", "SGLANG_FP8_PAGED_MQA_LOGITS_TORCH", runs=False),
+)
+
+RULES: Final = (*_PLACE, *_WIDTHS, *_FEATURES, *_VARIABLES)
 RESOLVED: Final = ()

@@ -81,7 +81,7 @@ _PLUGGED: Final = (
         sides=(swa_pool.MODE, ATTN_DP_SIZE),
         says="with attention data parallelism every rank counts the rows of all replays in advance, and a window from "
         "the pool would be one that they count and nobody runs",
-        fix="set attn-dp-size to 1, or spec.swaPool.mode to Disabled",
+        fix="remove attn-dp-size and enable-dp-attention on prefill, or set spec.swaPool.mode to Disabled",
         source=f"{plugin.SOURCE}; SGLang 0.5.23, managers/scheduler_components/dp_attn.py, folded_replay_rows",
         roles=("prefill",),
     ),
@@ -105,6 +105,16 @@ _PLUGGED: Final = (
         source=plugin.SOURCE,
         roles=("prefill",),
         shows={"memory": MEMORY_GIB},
+    ),
+    Rule(
+        id="sglang-pool-host-cache",
+        when=_USED & flag("enable-hierarchical-cache"),
+        sides=(swa_pool.MODE, written("enable-hierarchical-cache")),
+        says="windows from the pool were never put behind a prefix that came from the host's memory or from a storage",
+        fix="remove enable-hierarchical-cache, or try both together before you rely on them",
+        source=plugin.SOURCE,
+        severity="warning",
+        roles=("prefill",),
     ),
     *swa_pool.rules("sglang-pool", plugin.LOADED),
 )
