@@ -16,6 +16,7 @@ import yaml
 from epd_operator.cli.record import SCHEMA
 from epd_operator.cli.terminal import clean
 from epd_operator.cli.terminal import write as write_line
+from tools.docs.page import ROOT
 
 if TYPE_CHECKING:
     from tests.support.cli import Epd, Write
@@ -389,3 +390,46 @@ def test_advisories_warn_until_they_are_acknowledged(epd: Epd, write: Write, goo
     write(good.replace('"0.1"}', '"0.1", acknowledge: [made-up]}'))
     assert epd("validate", "--strict", "--advisories", known, name).status == 0
     assert epd("validate", "--advisories", write("[7]", "bad.yaml"), name).status == 2
+
+
+TIER = ("--", "--model-path", "m", "--encoder-only")
+
+
+def test_a_command_line_is_judged_with_the_plugin(epd: Epd) -> None:
+    alone, plugged = epd("validate", *TIER), epd("validate", "--plugin", "epd", *TIER)
+    assert (alone.status, plugged.status) == (1, 0)
+    assert "[vision-tier-unsupported]" in alone.out
+    refused = epd(
+        "validate", "--plugin", "epd", "--", "--model-path", "m", "--language-only", "--tokenizer-worker-num", "2"
+    )
+    assert (refused.status, "[language-only-tokenizers]" in refused.out) == (1, True)
+
+
+def test_many_command_lines_are_judged_with_the_plugin(epd: Epd, write: Write) -> None:
+    name = write(json.dumps({"id": 1, "platform": "cpu", "argv": ["--encoder-only"]}) + "\n", "cases.jsonl")
+    assert json.loads(epd("validate", "--plugin", "epd", "--cases", name).out)["accepted"] is True
+    alone = epd("validate", "--cases", name)
+    assert (alone.status, "platform is 'cpu'" in alone.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--platform", "cpu", *TIER), "add --plugin epd"),
+        (("--plugin", "epd", "--engine-version", "dsv41-2026-09", *TIER), "made for SGLang 0.5.23"),
+        (("--plugin", "epd", "deploy.yaml"), "spec.engine.plugins"),
+        (("--plugin", "other", *TIER), "invalid choice"),
+    ],
+)
+def test_a_plugin_that_cannot_be_is_refused(epd: Epd, write: Write, words: tuple[str, ...], message: str) -> None:
+    write()
+    answer = epd("validate", *words)
+    assert (answer.status, message in answer.err) == (2, True)
+    assert answer.out == ""
+
+
+def test_another_platform_is_tried_with_the_plugin_of_the_object(epd: Epd) -> None:
+    sample = str(ROOT / "manifests/samples/sglang-cpu.yaml")
+    assert epd("validate", "--strict", sample).status == 0
+    answer = epd("validate", "--platform", "cuda-sm90", sample)
+    assert "SGLang 0.5.23 on cuda-sm90" in answer.out

@@ -269,7 +269,9 @@ def test_examples_come_from_the_table() -> None:
 @pytest.mark.parametrize("example", rule_examples(), ids=lambda example: example.name)
 def test_example(example: RuleExample) -> None:
     if example.document is None:
-        judgement = validate_command_line(example.version, example.platform, example.argv, example.env)
+        judgement = validate_command_line(
+            example.version, example.platform, example.argv, example.env, plugins=example.plugins
+        )
     else:
         judgement = validate(example.document)
     findings = "\n".join(map(str, judgement.findings)) or "(nothing)"

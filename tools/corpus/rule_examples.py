@@ -24,6 +24,7 @@ _PLACES: Final = {
 }
 _PLATFORM: Final = "cuda-sm90"
 _VERSION: Final = "0.5.23"
+_JUDGED: Final = (_PLATFORM, _VERSION)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class RuleExample:
         env: Its variables.
         platform: What the command line runs on.
         version: Engine version that judges the command line.
+        plugins: What the engine of the command line loads.
     """
 
     rule: str
@@ -51,6 +53,7 @@ class RuleExample:
     env: Mapping[str, str] = field(default_factory=dict)
     platform: str = _PLATFORM
     version: str = _VERSION
+    plugins: tuple[str, ...] = ()
 
 
 @cache
@@ -87,12 +90,13 @@ def _specs(rules: Mapping[str, Any]) -> Iterator[RuleExample]:
 def _lines(rules: Mapping[str, Any]) -> Iterator[RuleExample]:
     for rule, speaks, name, line in _entries(rules):
         where, _, flags = line.rpartition("] ")
-        platform, _, version = where.lstrip("[").partition(" ")
+        given: list[str] = where.lstrip("[").split()
+        platform, version, *plugins = (*given, *_JUDGED[len(given) :])
         parts = flags.split()
         first = next((at for at, argument in enumerate(parts) if argument.startswith("-")), len(parts))
         env = dict(argument.split("=", 1) for argument in parts[:first])
         argv = ("--tp-size", "4", *parts[first:])
-        yield RuleExample(rule, speaks, name, None, {}, argv, env, platform or _PLATFORM, version or _VERSION)
+        yield RuleExample(rule, speaks, name, None, {}, argv, env, platform, version, tuple(plugins))
 
 
 def _entries(rules: Mapping[str, Any]) -> Iterator[tuple[str, bool, str, Any]]:

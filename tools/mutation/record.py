@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from epd_operator.engines.sglang.plugin import NAME as PLUGIN
 from tools.corpus.field_cases import FieldCase, field_cases
 from tools.corpus.prerelease_lines import ALL, LINES
 from tools.corpus.rule_examples import RuleExample, rule_examples
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 DATA: Final = Path(__file__).parents[1] / "differential" / "data"
 VERDICTS: Final = DATA / "verdicts.jsonl"
 BOUNDARIES: Final = DATA / "boundaries.jsonl"
+PLUGIN_VERDICTS: Final = DATA / "plugin_verdicts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,27 @@ def recorded_line(row: Mapping[str, Any]) -> RecordedCase:
     )
 
 
+def with_plugin() -> Iterator[dict[str, Any]]:
+    """The rows of `verdicts.jsonl` as the engine with the plugin epd answers them; no values that it would resolve."""
+    turned = {(row["id"], row["platform"]): row["accepted"] for row in rows(PLUGIN_VERDICTS)}
+    for row in rows(VERDICTS):
+        other = turned.get((row["id"], row["platform"]))
+        yield row if other is None else {**row, "accepted": other, "error": None, "decided_by": None, "resolved": {}}
+
+
+def _plugged_line(row: Mapping[str, Any]) -> RecordedCase:
+    return line(
+        f"{row['id']} with {PLUGIN}",
+        version=VERSION,
+        platform=row["platform"],
+        argv=row["argv"],
+        env=row["env"],
+        holds=EngineVerdict(row["accepted"]),
+        config=row.get("config"),
+        plugins=(PLUGIN,),
+    )
+
+
 def _early_lines() -> Iterator[RecordedCase]:
     for at, (flags, refusing, platform) in enumerate(LINES):
         for version in ALL:
@@ -117,7 +140,9 @@ def recorded() -> tuple[RecordedCase, ...]:
     lines = [recorded_line(row) for path in (VERDICTS, BOUNDARIES) for row in rows(path)]
     specs = [spec(case.name, case.document, ExpectedFindings(case)) for case in field_cases()]
     examples = map(_example, rule_examples())
-    return (*lines, *_early_lines(), *(case for case in (*specs, *examples) if case is not None))
+    turned = {(row["id"], row["platform"]) for row in rows(PLUGIN_VERDICTS)}
+    plugged = [_plugged_line(row) for row in with_plugin() if (row["id"], row["platform"]) in turned]
+    return (*lines, *plugged, *_early_lines(), *(case for case in (*specs, *examples) if case is not None))
 
 
 def _example(example: RuleExample) -> RecordedCase | None:
@@ -131,4 +156,5 @@ def _example(example: RuleExample) -> RecordedCase | None:
         argv=example.argv,
         env=example.env,
         holds=expected,
+        plugins=example.plugins,
     )

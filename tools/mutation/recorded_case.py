@@ -126,6 +126,7 @@ def line(
     holds: Callable[[Sequence[FindingSummary]], bool],
     config: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    plugins: tuple[str, ...] = (),
 ) -> RecordedCase:
     """A bare command line.
 
@@ -138,12 +139,14 @@ def line(
         holds: Whether findings are as expected.
         config: Fields of config.json that differ from the released checkpoint's.
         settings: Values that the engine was seen to resolve, by name.
+        plugins: What the engine loads.
     """
     facts = None if config is None else table.checkpoint(config)
     judgements = []
 
     def ask(ruleset: Ruleset) -> None:
-        judgements.append(judge_command_line(JudgementContext(ruleset, version, platform, bare=True), argv, env, facts))
+        context = JudgementContext(ruleset, version, platform, bare=True, plugins=plugins)
+        judgements.append(judge_command_line(context, argv, env, facts))
 
     (process,) = _processes(ask)
     constant = tuple(FindingSummary(f.rule, f.severity, f.decided_by) for f in judgements[0].findings)

@@ -159,7 +159,7 @@ class Engine(Base):
     version_policy: Literal["Strict", "Nearest"] = "Strict"
     """Strict refuses a version without a profile; Nearest judges it by the next lower release that has one."""
     platform: Platform | None = None
-    """Hardware that the pods run on; required for SGLang, cpu for Reference."""
+    """Hardware that the pods run on; required for SGLang (cpu: a rehearsal with the plugin epd), cpu for Reference."""
     image: ImageReference | None = None
     """Engine image; required for SGLang, default for Reference: the operator release's."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
@@ -169,7 +169,9 @@ class Engine(Base):
     )
     """Registry credentials for all pods of this deployment."""
     plugins: Annotated[list[PluginName], Field(max_length=8), ListType("set")] = Field(default_factory=list)
-    """Engine plugins to load; the profile knows which exist."""
+    """Engine plugins to load; SGLang 0.5.23 has epd: encode tier, pool of windows, replay reports."""
+    plugin_image: ImageReference | None = None
+    """Image with the plugins' files below /opt/epd/plugin; absent when the engine's image has them installed."""
     acknowledge: Annotated[list[RuleId], Field(max_length=64), ListType("set")] = Field(default_factory=list)
     """Ids of overridable rules whose refusal is accepted knowingly; status.acknowledged shows them."""
     gpu_memory_gib: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, alias="gpuMemoryGiB")
@@ -182,14 +184,22 @@ class Engine(Base):
             lambda engine: engine["type"] != "SGLang" or "image" in engine,
         ),
         CelRule(
-            "self.type != 'SGLang' || (has(self.platform) && self.platform != 'cpu')",
-            "spec.engine.platform is required for SGLang: give cuda-sm90, cuda-sm100 or hip-gfx950",
-            lambda engine: engine["type"] != "SGLang" or engine.get("platform", "cpu") != "cpu",
+            "self.type != 'SGLang' || has(self.platform)",
+            "spec.engine.platform is required for SGLang: give cuda-sm90, cuda-sm100 or hip-gfx950, or cpu to rehearse "
+            "without a GPU",
+            lambda engine: engine["type"] != "SGLang" or "platform" in engine,
         ),
         CelRule(
             "self.type != 'Reference' || !has(self.platform) || self.platform == 'cpu'",
             "spec.engine.platform must be cpu for Reference, which has no GPU code: leave it out",
             lambda engine: engine["type"] != "Reference" or engine.get("platform", "cpu") == "cpu",
+        ),
+        CelRule(
+            "!has(self.pluginImage) || (has(self.plugins) && self.plugins.size() > 0)",
+            "spec.engine.pluginImage is for spec.engine.plugins, which names none: name a plugin, such as epd, or "
+            "remove the image",
+            lambda engine: "pluginImage" not in engine or bool(engine.get("plugins")),
+            lambda _engine: ["pluginImage"],
         ),
     )
 

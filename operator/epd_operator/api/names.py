@@ -70,6 +70,8 @@ SWA_POOL_FOLDER: Final = "/etc/epd/swa-pool"
 """Where an engine's pod finds the configuration of its pool."""
 SWA_POOL_FILE: Final = "pool.json"
 """Name of the file there, and of the key of the ConfigMap."""
+PLUGIN_FOLDER: Final = "/opt/epd/plugin"
+"""Where a plugin image holds the files of its plugins, and where the engine's container finds them."""
 
 
 def workload(name: str, role: str, revision: str) -> str:

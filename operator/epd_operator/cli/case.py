@@ -40,10 +40,12 @@ class Engine:
     Attributes:
         version: Whose rules are applied.
         asked: The version that they stand in for.
+        plugins: The plugins that it loads.
     """
 
     version: str
     asked: str
+    plugins: tuple[str, ...] = ()
 
 
 class RowError(ValueError):
@@ -95,6 +97,7 @@ def _judged(
         row.get("env") or {},
         config=row.get("config"),
         asked=engine.asked,
+        plugins=engine.plugins,
     )
     return {
         "accepted": judgement.accepted and not (strict and judgement.findings),

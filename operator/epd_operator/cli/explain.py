@@ -180,7 +180,11 @@ def _account(
         environment=tuple(
             Part(entry["name"], _value(entry), origin.of_variable(entry["name"])) for entry in container["env"]
         ),
-        resolved=tuple(origin.resolved(values[name], value) for name, value in resolved.items() if name in values),
+        resolved=tuple(
+            origin.resolved(values[name], value)
+            for name, value in resolved.items()
+            if name in values and origin.concerns(values[name])
+        ),
     )
 
 
@@ -216,7 +220,7 @@ class _Origin:
         self._data = data
         self._role = role
         engine = data["spec"]["engine"]
-        self._catalogue = lookup(engine["type"], version).args(role)
+        self._catalogue = lookup(engine["type"], version, engine.get("plugins", ())).args(role)
         self._declared = mapping(read(data, f"spec.roles.{role}"))
 
     def of_flag(self, flag: str) -> str:
@@ -241,6 +245,11 @@ class _Origin:
             if name in mapping(self._declared.get(part)):
                 return f"spec.roles.{self._role}.{part}.{name}"
         return OPERATOR
+
+    def concerns(self, value: Named) -> bool:
+        """Whether the role reads any flag that settles a value; an encoder settles much that it never uses."""
+        flags = [leaf.name for leaf in value.settles if leaf.source == "flag"]
+        return not flags or any(self._catalogue.find(name) is not None for name in flags)
 
     def resolved(self, value: Named, effective: Any) -> Resolved:
         """A settled value with the first thing that was given for it."""

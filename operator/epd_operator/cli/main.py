@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from epd_operator import __version__
 from epd_operator.cli import usage as texts
-from epd_operator.platform import GPU_PLATFORMS
+from epd_operator.platform import PLATFORMS
 
 # Each command imports what it needs: `epd version` must not pay for a Kubernetes client.
 # ruff: noqa: PLC0415
@@ -23,6 +23,7 @@ Command = Callable[[argparse.Namespace], int]
 Adder = Callable[..., argparse.ArgumentParser]
 
 ROLES: Final = ("aggregated", "prefill", "decode", "encode")
+PLUGINS: Final = ("epd",)
 SHELLS: Final = ("bash", "zsh", "fish")
 EXTRA: Final = "operator"
 IN_EXTRA: Final = frozenset({"aiohttp", "kopf", "kubernetes", "prometheus_client", "rich"})
@@ -78,7 +79,7 @@ def _offline(command: Adder) -> None:
     validate.add_argument("-o", "--output", choices=("text", "json", "sarif"), default="text", help="(default: text)")
     validate.add_argument(
         "--platform",
-        choices=GPU_PLATFORMS,
+        choices=PLATFORMS,
         help="judge SGLang for this platform (default: what the object says; for command lines cuda-sm90)",
     )
     validate.add_argument(
@@ -94,6 +95,13 @@ def _offline(command: Adder) -> None:
     )
     validate.add_argument(
         "--advisories", metavar="FILE", help="warn of the engine builds in this YAML list, as the chart's value does"
+    )
+    validate.add_argument(
+        "--plugin",
+        action="append",
+        choices=PLUGINS,
+        default=[],
+        help="a plugin that the engine of the command lines loads; an object names its own",
     )
     validate.add_argument("--role", choices=ROLES, help="role of the command line (default: what its flags say)")
     validate.add_argument(
@@ -195,6 +203,8 @@ def _check(root: argparse.ArgumentParser, arguments: argparse.Namespace) -> None
         root.error("validate takes one of: PATH..., -- FLAGS..., --cases FILE")
     if arguments.pasted is None and (arguments.role or arguments.env):
         root.error("--role and --env go with a command line behind --")
+    if arguments.paths and arguments.plugin:
+        root.error("--plugin goes with command lines: an object has spec.engine.plugins")
     if arguments.cases is not None and arguments.output != "text":
         root.error("--cases answers with JSON rows: leave out -o")
 
@@ -213,6 +223,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         strict=arguments.strict,
         ours_only=arguments.ours_only,
         advisories=arguments.advisories,
+        plugins=tuple(arguments.plugin),
     )
     if arguments.cases is not None:
         return validate.cases(arguments.cases, options)

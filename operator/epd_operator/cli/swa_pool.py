@@ -83,16 +83,15 @@ def pool(document: Document, turns_per_second: float | None) -> Pool | None:
     """
     parsed = parse(stored(document, Options()))
     version = validation.validate(document.data).version
-    meaning = effective(parsed, lookup(parsed.spec.engine.type, version))
+    meaning = effective(parsed, lookup(parsed.spec.engine.type, version, parsed.spec.engine.plugins))
     return _pool(meaning, meaning.swa_pool, turns_per_second) if meaning.swa_pool is not None else None
 
 
 def _pool(meaning: Effective, chosen: EffectiveSwaPool, rate: float | None) -> Pool:
     prefill = meaning.roles["prefill"]
-    window = pool_sizing.window(
-        pool_sizing.PACKAGED if meaning.model_path is None else pool_sizing.RELEASED, prefill.args
-    )
-    rerun = window.rows if prefill.args.get("decoder-replay", "on") == "on" else 1
+    args = prefill.args if meaning.engine_type == "Reference" else _reference(meaning)
+    window = pool_sizing.window(pool_sizing.PACKAGED if meaning.model_path is None else pool_sizing.RELEASED, args)
+    rerun = window.rows if args.get("decoder-replay", "on") == "on" else 1
     # Only what lies outside of both halves' own memory reaches a prefill from a decode.
     answers = chosen.mode != "InProcess" and "kv-disk-path" in meaning.roles["decode"].args
     servers = prefill.replicas if chosen.mode == "InProcess" else chosen.stores
@@ -113,6 +112,11 @@ def _pool(meaning: Effective, chosen: EffectiveSwaPool, rate: float | None) -> P
         turns_per_second=rate,
         ttl=tuple(_row(seconds, chosen.ttl, capacity, rate) for seconds in sorted({*TTLS, chosen.ttl})),
     )
+
+
+def _reference(meaning: Effective) -> dict[str, str]:
+    """What SGLang resolves, as flags of the Reference engine, which say what a window is made of."""
+    return {"decoder-replay": "on" if meaning.facts.replay == "On" else "off"}
 
 
 def _row(seconds: float, chosen: float, capacity: pool_sizing.Capacity, rate: float | None) -> Row:

@@ -66,6 +66,7 @@ objects, in YAML or JSON; other kinds are passed over:
 one SGLang command line, behind --; flags alone, or all that a recipe shows, quoted or not:
   epd validate --platform cuda-sm90 --role prefill -- --tp-size 4 --chunked-prefill-size 8192
   epd validate -- 'SGLANG_X=1 python3 -m sglang.launch_server --model-path M --tp 4'
+  epd validate --plugin epd --role encode -- --model-path M    with the plugin that has an encode tier
 
 many SGLang command lines, a JSON object a line (with --strict, a row with a warning is not accepted):
   epd validate --cases cases.jsonl    rows {id, platform, argv, env, config?} in, {id, accepted, findings} out

@@ -16,7 +16,9 @@ from epd_operator.cli.terminal import clean, style_of, write
 from epd_operator.cli.verdict import Tally, Verdict
 from epd_operator.engines import table, validation
 from epd_operator.engines.advisories import AdvisoryError, load
-from epd_operator.platform import GPU_PLATFORMS
+from epd_operator.engines.sglang import plugin
+from epd_operator.engines.sglang.base import REHEARSAL
+from epd_operator.platform import PLATFORMS
 from epd_operator.rules import commandline
 from epd_operator.rules import version as versions
 from epd_operator.rules.finding import Finding, Side
@@ -55,6 +57,7 @@ class Options:
         strict: Warnings refuse as well.
         ours_only: Pass over named files that cannot hold one of our objects.
         advisories: File with engine builds known to misbehave.
+        plugins: What the engine of a command line loads.
     """
 
     platform: str | None = None
@@ -63,10 +66,11 @@ class Options:
     strict: bool = False
     ours_only: bool = False
     advisories: str | None = None
+    plugins: tuple[str, ...] = ()
 
 
-class VersionError(ValueError):
-    """A version that no rules judge."""
+class EngineError(ValueError):
+    """An engine that no rules judge: its version, its plugins, or what it is to run on."""
 
 
 def files(paths: Sequence[str], options: Options) -> int:
@@ -112,7 +116,7 @@ def command_line(arguments: Sequence[str], env: Sequence[str], role: str | None,
         pasted = paste.read(arguments)
         pasted = replace(pasted, env={**pasted.env, **paste.variables(env)})
         engine = _engine(options)
-    except (paste.PasteError, VersionError) as error:
+    except (paste.PasteError, EngineError) as error:
         return _unusable(str(error))
     platform = options.platform or table.RULESETS["SGLang"].default_platform
     verdict = Verdict(
@@ -131,8 +135,9 @@ def cases(path: str, options: Options) -> int:
     platform = options.platform or table.RULESETS["SGLang"].default_platform
     try:
         engine = _engine(options)
-        return case.judge(path, engine, platform, GPU_PLATFORMS, sys.stdout, strict=options.strict)
-    except VersionError as error:
+        platforms = tuple(name for name in PLATFORMS if engine.plugins or name != REHEARSAL)
+        return case.judge(path, engine, platform, platforms, sys.stdout, strict=options.strict)
+    except EngineError as error:
         return _unusable(str(error))
     except ReadError as error:
         return _unusable(f"{path} {error.message}")
@@ -140,7 +145,9 @@ def cases(path: str, options: Options) -> int:
 
 def _judged_line(pasted: Paste, role: str | None, engine: Engine, platform: str) -> Judgement:
     def judge(argv: Sequence[str]) -> Judgement:
-        return validation.validate_command_line(engine.version, platform, argv, pasted.env, asked=engine.asked)
+        return validation.validate_command_line(
+            engine.version, platform, argv, pasted.env, asked=engine.asked, plugins=engine.plugins
+        )
 
     if role is None:
         return judge(pasted.argv)
@@ -168,17 +175,22 @@ def _judged_line(pasted: Paste, role: str | None, engine: Engine, platform: str)
 
 
 def _engine(options: Options) -> Engine:
-    """The version for command lines.
+    """The engine of command lines.
 
     Raises:
-        VersionError: No rules are known for what was asked.
+        EngineError: No rules are known for what was asked.
     """
+    if options.platform == REHEARSAL and plugin.NAME not in options.plugins:
+        raise EngineError(f"--platform {REHEARSAL} is for rehearsals with the plugin: add --plugin {plugin.NAME}")
+    if options.plugins and options.version not in {None, plugin.RELEASE}:
+        name = plugin.NAME
+        raise EngineError(f"--plugin {name} is made for SGLang {plugin.RELEASE}: leave --engine-version out")
     newest = table.RULESETS["SGLang"].versions[-1]
     asked = options.version or newest
     resolved = versions.resolve(asked, "Nearest")
     if isinstance(resolved, versions.Refusal):
-        raise VersionError(resolved.message.replace("spec.engine.version", "--engine-version"))
-    return Engine(resolved.version, asked)
+        raise EngineError(resolved.message.replace("spec.engine.version", "--engine-version"))
+    return Engine(resolved.version, asked, options.plugins)
 
 
 class _Printer:

@@ -199,12 +199,15 @@ def effective(document: DeepSeekV41Deployment, profile: Profile) -> Effective:
 
 
 def _role(name: RoleName, role: Role, spec: Spec, profile: Profile) -> EffectiveRole:
-    default = profile.default_resources(name)
+    platform = spec.engine.platform or profile.default_platform
+    default = profile.default_resources(name, platform)
     given = role.pod.termination_grace_period_seconds
     grace = profile.default_grace_seconds if given is None else given
     args = {**role.args, **profile.derived_args(name, spec, grace)}
     memory = role.resources.memory or default.memory
-    gpu = profile.gpus(args, role.nodes) if role.resources.gpu is None else role.resources.gpu
+    gpu = role.resources.gpu
+    if gpu is None:
+        gpu = 0 if profile.hardware(platform).gpu is None else profile.gpus(args, role.nodes)
     return EffectiveRole(
         name=name,
         replicas=1 if role.replicas is None else role.replicas,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.rules.expression import at, every, field_of, size, some, spec_of
+from epd_operator.rules.expression import at, contains, every, field_of, lift, size, some, spec_of, when
 from epd_operator.rules.rule import Rule
 
 RENDEZVOUS_PORT: Final = 20000
@@ -19,20 +19,23 @@ _PLUGINS: Final = spec_of("engine.plugins", "list")
 _GRACE: Final = field_of("pod.terminationGracePeriodSeconds", "int")
 
 
-def rules(engine: str, pre_stop_seconds: int) -> tuple[Rule, ...]:
+def rules(engine: str, pre_stop_seconds: int, plugin: str = "", elsewhere: str = "") -> tuple[Rule, ...]:
     """The rules for the pods of one engine.
 
     Args:
         engine: Its name, for the texts.
         pre_stop_seconds: Seconds for which a pod goes on serving before the engine is told to stop.
+        plugin: The one plugin that it has; empty: none.
+        elsewhere: Which engine has one, where this one has none.
     """
+    known = when(contains(_PLUGINS, plugin), 1, 0) if plugin else lift(0)
     return (
         Rule(
             id="plugin-unknown",
-            when=size(_PLUGINS) > 0,
+            when=size(_PLUGINS) > known,
             sides=(_PLUGINS,),
-            says=f"{engine} has no plugin that this release knows, and would load none of these",
-            fix="remove spec.engine.plugins",
+            says=f"the one plugin of {engine} is {plugin}" if plugin else f"{engine} has no plugins",
+            fix=f"keep {plugin} alone" if plugin else f"remove spec.engine.plugins; {elsewhere}",
             source="docs/reference/api.md",
             roles=(),
         ),

@@ -49,9 +49,17 @@ class Hardware:
     Attributes:
         gpu: Name of the extended resource of one GPU, which is also the key of the taint on such nodes; None when the
             platform has none.
+        environment: Container variables that the operator sets there besides those of the profile.
+        defaults: Variables that the operator sets there where the user sets no other value.
+        resources: Quantities for a role whose user gave none, where they are others than the profile's.
+        rehearsal: What runs there is a rehearsal, too slow to serve anybody.
     """
 
     gpu: str | None = None
+    environment: tuple[Mapping[str, Any], ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    resources: DefaultResources | None = None
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,9 @@ class Profile:
         fetches: Whether pods read from outside the cluster (weights of a hub, pictures by their address).
         pool: Roles that read the configuration of a pool of windows, and when it is mounted: `always`, so that pods
             stay when the user changes the mode, or only `with` a pool. Empty where the engine uses none.
+        pool_variable: Variable that names the mounted file; empty where a flag does.
+        plugins: The plugins that are loaded, without which this would be another profile.
+        plugin_path: Variable by which the engine finds plugins that an image of their own holds.
     """
 
     engine_type: str
@@ -170,6 +181,9 @@ class Profile:
     defaults: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
     pool: Mapping[RoleName, Literal["always", "with"]] = field(default_factory=dict)
+    pool_variable: str = ""
+    plugins: frozenset[str] = frozenset()
+    plugin_path: str = ""
 
     @property
     def default_platform(self) -> str:
@@ -220,9 +234,10 @@ class Profile:
         """
         return self.pool.get(role) in ({"always", "with"} if exists else {"always"})
 
-    def env(self, role: RoleName) -> list[dict[str, Any]]:
-        """Variables that the operator sets for a role."""
-        return [dict(entry) for entry in self.environment] if role in self.roles else []
+    def env(self, role: RoleName, platform: str) -> list[dict[str, Any]]:
+        """Variables that the operator sets for a role on a platform."""
+        entries = (*self.environment, *self.hardware(platform).environment)
+        return [dict(entry) for entry in entries] if role in self.roles else []
 
     def ports(self, role: RoleName, bootstrap_port: int) -> tuple[Port, ...]:
         """Named ports of a role's container."""
@@ -238,9 +253,9 @@ class Profile:
         """
         return {name: probe.manifest() for name, probe in self.role_probes(role, startup_minutes, leads).items()}
 
-    def default_resources(self, role: RoleName) -> DefaultResources:
+    def default_resources(self, role: RoleName, platform: str) -> DefaultResources:
         """Quantities for a role whose user gave none."""
-        return self.resources[role]
+        return self.hardware(platform).resources or self.resources[role]
 
     def facts(self, spec: Spec, args: Mapping[RoleName, Mapping[str, Any]]) -> Facts:
         """What the engine makes of a spec.

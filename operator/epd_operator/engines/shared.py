@@ -9,7 +9,7 @@ from epd_operator.api import quantity
 from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
 from epd_operator.engines.effective import SHM as DEFAULT_SHM
 from epd_operator.engines.effective import SHM_MIB
-from epd_operator.rules.expression import Expr, at, every, field_of, named, spec_of, when
+from epd_operator.rules.expression import PLATFORM, Expr, at, every, field_of, named, spec_of, when
 from epd_operator.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY: Final = MappingProxyType({"SGLang": "128Gi", "Reference": "1Gi"})
 """Memory of an engine pod whose user gave none, by engine; the profiles take it from here."""
+REHEARSAL_MEMORY: Final = "4Gi"
+"""The same of a pod of SGLang on a CPU."""
 
 _GIB: Final = 2**30
 _ENGINE: Final = spec_of("engine.type", "str")
@@ -26,12 +28,13 @@ _MEMORY: Final = field_of("resources.memory", "float", unit="bytes")
 _SHM: Final = field_of("resources.shm", "float", unit="bytes")
 _IS_SGLANG: Final = _ENGINE == "SGLang"
 _IS_REFERENCE: Final = _ENGINE == "Reference"
+_HAS_GPUS: Final = _IS_SGLANG & ~(PLATFORM == "cpu")
 
 
 def _by_engine(of: Callable[[str], Scalar]) -> Expr:
     return when(
         _IS_SGLANG,
-        of(DEFAULT_MEMORY["SGLang"]),
+        when(_HAS_GPUS, of(DEFAULT_MEMORY["SGLang"]), of(REHEARSAL_MEMORY)),
         when(_IS_REFERENCE, of(DEFAULT_MEMORY["Reference"]), None),
     )
 
@@ -43,7 +46,7 @@ def _gib(amount: str) -> float:
 MEMORY_GIB: Final = (_MEMORY * (1 / _GIB)).otherwise(_by_engine(_gib))
 """Memory limit of a pod, as it runs; absent on a bare command line."""
 _HALF: Final = MEMORY_GIB * 0.5
-_HAS_SHM: Final = every(_IS_SGLANG, ~(field_of("resources.gpu", "int") == 0))
+_HAS_SHM: Final = every(_HAS_GPUS, ~(field_of("resources.gpu", "int") == 0))
 _FULL_SHM: Final = float(SHM_MIB / 1024)
 SHM_GIB: Final = (_SHM * (1 / _GIB)).otherwise(when(_HAS_SHM, when(_HALF >= _FULL_SHM, _FULL_SHM, _HALF), None))
 """Largest size of /dev/shm, as it runs; the engine that uses GPUs gets one by itself."""

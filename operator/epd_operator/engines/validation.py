@@ -70,21 +70,25 @@ def validate_command_line(
     *,
     config: Mapping[str, Any] | None = None,
     asked: str = "",
+    plugins: tuple[str, ...] = (),
 ) -> Judgement:
     """What an SGLang of this version would say to this command line on that platform.
 
     Args:
         version: A version with rules.
-        platform: `cuda-sm90`, `cuda-sm100` or `hip-gfx950`.
+        platform: `cuda-sm90`, `cuda-sm100`, `hip-gfx950`, or `cpu` for a rehearsal with the plugin.
         argv: The arguments after the program.
         env: Environment variables.
         config: Fields of config.json that differ from the released checkpoint's.
         asked: The version that the user asked for, when these rules only stand in for its own: it may well have flags
             that they do not know, which are only warned of.
+        plugins: The plugins that it loads.
     """
     facts = None if config is None else table.checkpoint(config)
     approximate = asked not in {"", version}
-    context = JudgementContext(table.RULESETS["SGLang"], version, platform, bare=True, lenient=approximate)
+    context = JudgementContext(
+        table.RULESETS["SGLang"], version, platform, bare=True, plugins=plugins, lenient=approximate
+    )
     return replace(judge_command_line(context, argv, env, facts), approximate=approximate, asked=asked or version)
 
 

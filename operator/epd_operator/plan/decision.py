@@ -71,7 +71,7 @@ def _admit(cr: Mapping[str, Any], observed: Observed, settings: Settings) -> Ren
     if not judgement.accepted:
         return refused(judgement.errors)
     document = parse(cr)
-    profile = lookup(document.spec.engine.type, judgement.version)
+    profile = lookup(document.spec.engine.type, judgement.version, document.spec.engine.plugins)
     meaning = effective(document, profile)
     identity = identify(document, meaning, profile)
     image = (
@@ -92,7 +92,7 @@ def _planned(cr: Mapping[str, Any], observed: Observed, context: RenderContext) 
     rest = leftovers(uid, objects, observed, healths, policies=context.effective.network_policy)
     windows = _pool(context, objects, observed, condition.current(cr.get("status") or {}).get("SwaPoolReady"))
     inputs = StatusInputs(
-        accepted(context.profile, context.judgement),
+        accepted(context.profile, context.effective.platform, context.judgement),
         healths,
         context.identity.compat_key,
         rest.held,

@@ -71,6 +71,7 @@ def _agreement(document: DeepSeekV41Deployment, effective: Effective, profile: P
             "platform": effective.platform,
             # Absent for the release's own image: which one that is, the stored pod templates say.
             "image": effective.image,
+            "pluginImage": document.spec.engine.plugin_image,
         },
         "model": {
             "path": effective.model_path,

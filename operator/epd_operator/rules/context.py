@@ -17,6 +17,7 @@ class JudgementContext:
 
     Attributes:
         bare: A bare command line is judged, on which nothing can be acknowledged.
+        plugins: What the engine of a bare command line loads; a spec says it itself.
         lenient: Unknown flags are warned of, not refused.
         acknowledged: Rule ids that the user takes responsibility for, in the order in which they are written.
         advisories: What is known of single builds.
@@ -27,6 +28,7 @@ class JudgementContext:
     version: str
     platform: str
     bare: bool = False
+    plugins: tuple[str, ...] = ()
     lenient: bool = False
     acknowledged: tuple[str, ...] = ()
     advisories: tuple[Advisory, ...] = ()

@@ -333,11 +333,13 @@ class Catalogue:
         version: The engine version.
         flags: Canonical name to flag, in the engine's order.
         removed: Spelling of another version to what to write instead.
+        elsewhere: Names of flags that servers of other roles read, and those of this role do not.
     """
 
     version: str
     flags: Mapping[str, FlagSpec]
     removed: Mapping[str, str]
+    elsewhere: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> FlagSpec:
         return self.flags[name]
@@ -380,6 +382,8 @@ class Catalogue:
         """What is wrong with a flag that this version does not have, and the way out."""
         if name in self.removed:
             return f"unknown in {self.version}, a flag of another version", self.removed[name]
+        if name in self.elsewhere:
+            return "does nothing in a server of this role", "remove it, or set it on the role that you mean"
         near = self.nearest(name)
         if near is None:
             return f"unknown flag in {self.version}", "remove it"

@@ -105,6 +105,7 @@ def judge_command_line(
         parsed.args,
         env,
         facts,
+        document={"engine": {"plugins": context.plugins}} if context.plugins else {},
         dropped=frozenset(fault.flag for fault in parsed.faults if fault.rule == "flag-value") - frozenset(parsed.args),
     )
     findings = [*broken, *judge_process(context, process)]

@@ -105,6 +105,8 @@ def _leaf(context: JudgementContext, leaf: Leaf, process: Process, effective: Va
 def _place(context: JudgementContext, leaf: Leaf, process: Process) -> str:
     if context.bare and leaf.source in {"flag", "env"}:
         return f"--{leaf.name}" if leaf.source == "flag" else leaf.name
+    if context.bare and leaf.source == "spec" and leaf.name == "engine.plugins":
+        return "--plugin"
     return place_of(leaf, process.role, context.catalogue(process.role))
 
 

@@ -184,7 +184,7 @@ def test_the_command_line_is_one_that_the_engine_reads(role: Any) -> None:
     assert options.drain_timeout == 50
     for name, value in args.items():
         assert getattr(options, name.replace("-", "_")) == value
-    assert [entry["name"] for entry in REFERENCE.env(role)] == ["POD_IP"]
+    assert [entry["name"] for entry in REFERENCE.env(role, "cpu")] == ["POD_IP"]
 
 
 def test_every_catalogued_flag_has_the_type_and_bounds_of_the_engine() -> None:
@@ -347,6 +347,6 @@ def test_every_role_has_everything() -> None:
     assert "vision-encode" in REFERENCE.capabilities
     for role in REFERENCE.roles:
         assert REFERENCE.args(role)
-        assert REFERENCE.default_resources(role).memory
+        assert REFERENCE.default_resources(role, "cpu").memory
         for name, flag in REFERENCE.args(role).flags.items():
             assert flag.help, name

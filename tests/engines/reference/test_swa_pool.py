@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from epd_operator import api
 from epd_operator.api import names
 from epd_operator.engines import CommandInputs, lookup
+from epd_operator.engines import swa_pool as pool_rules
 from epd_operator.engines.effective import effective
 from epd_operator.engines.reference import swa_pool
 from epd_operator.engines.reference.profile import REFERENCE
@@ -202,7 +203,7 @@ def test_the_size_of_a_window_is_that_of_the_checkpoint_in_the_image(preset: str
 
 
 def test_the_least_memory_is_that_of_the_servers() -> None:
-    assert swa_pool.SERVER_MIB * 2**20 == LEAST_MEMORY
+    assert pool_rules.SERVER_MIB * 2**20 == LEAST_MEMORY
 
 
 @pytest.mark.parametrize("mode", ["InProcess", "Valkey", "Mooncake"])

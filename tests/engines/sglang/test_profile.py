@@ -8,7 +8,7 @@ from epd_operator import api
 from epd_operator.engines import CommandInputs, lookup
 from epd_operator.engines.sglang.catalogue import REFUSED_IN_ARGS
 from epd_operator.engines.sglang.ownership import OWNED
-from epd_operator.engines.sglang.profile import SGLANG
+from epd_operator.engines.sglang.profile import HEALTH_SECONDS, SGLANG
 from epd_operator.rules import commandline
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_facts_are_what_the_engine_makes_of_the_flags() -> None:
     assert early.facts(spec(version="dsv41-2026-09"), {"prefill": {}, "decode": {}}).replay == "Off"
 
 
-def test_probes_ask_what_they_prove_and_cost_nothing() -> None:
+def test_probes_ask_what_they_prove() -> None:
     actual = RELEASE.probes("prefill", 90)
     start, ready, live = (actual[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
     assert start["httpGet"] == {"path": "/health", "port": "http"}
@@ -201,11 +201,11 @@ def test_probes_ask_what_they_prove_and_cost_nothing() -> None:
     assert start["periodSeconds"] * start["failureThreshold"] == 90 * 60
     assert ready["httpGet"]["port"] == "bootstrap"
     assert ready["httpGet"]["path"].startswith("/route?prefill_dp_rank=-1&")
-    assert live["httpGet"]["path"] == "/health"
-    assert live["timeoutSeconds"] > 20
+    assert live["httpGet"]["path"] == "/health_generate", "an HTTP server outlives its scheduler"
+    assert live["timeoutSeconds"] > HEALTH_SECONDS
     assert live["periodSeconds"] > 20
     assert RELEASE.probes("decode", 90)["readinessProbe"]["httpGet"] == {"path": "/ready", "port": "http"}
-    variables = {entry["name"]: entry.get("value") for entry in RELEASE.env("decode")}
+    variables = {entry["name"]: entry.get("value") for entry in RELEASE.env("decode", "cuda-sm90")}
     assert variables["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] == "false"
 
 
@@ -240,7 +240,7 @@ def test_pods_reach_the_outside_for_pictures_and_weights_only(
     assert RELEASE.fetches(api.parse(document).spec) is fetches
 
 
-def test_no_version_has_a_vision_encode_tier() -> None:
+def test_no_version_has_a_vision_encode_tier_by_itself() -> None:
     for item in SGLANG:
         assert "vision-encode" not in item.capabilities
         assert item.roles == ("prefill", "decode")

@@ -183,3 +183,10 @@ def test_an_engine_without_a_report(
     assert world.condition("Valid")["status"] == "True", world.condition("Valid")["message"]
     assert world.verdict(KIND) == verdict
     assert words in message(world)
+
+
+def test_sglang_says_so_with_the_plugin(make_world: type[World], make_resource: MakeResource) -> None:
+    engine = {**SGLANG, "plugins": ["epd"], "acknowledge": ["rdma-missing"]}
+    world = make_world(make_resource(engine=engine, model={"path": "/model"}, roles={"prefill": {}, "decode": {}}))
+    world.settle()
+    assert world.verdict(KIND) == ("True", "Replaying")

@@ -23,6 +23,7 @@ from epd_operator.engines.reference.value import (
     WINDOW,
     flag,
 )
+from epd_operator.engines.sglang import plugin
 from epd_operator.engines.shared import RULES, differ, transfer_backend
 from epd_operator.rules.expression import at, declared, every, spec_of, starts
 from epd_operator.rules.rule import Rule
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _PATH: Final = spec_of("model.path", "str")
 _LEAST_CHUNK: Final = PAGE + WINDOW
+_ELSEWHERE: Final = f"{plugin.NAME} is one of SGLang {plugin.RELEASE}"
 
 
 def _pair(name: str) -> Rule:
@@ -148,7 +150,7 @@ RULESET: Final = Ruleset(
     versions=(REFERENCE.version,),
     catalogue=_catalogue,
     owned={},
-    rules=(*RULES, *hosting.rules("the Reference engine", REFERENCE.pre_stop_seconds), *_RULES),
+    rules=(*RULES, *hosting.rules("the Reference engine", REFERENCE.pre_stop_seconds, elsewhere=_ELSEWHERE), *_RULES),
     resolved=(DECODER_REPLAY, ENCODER_REPLAY),
     checkpoint={},
     default_platform=REFERENCE.default_platform,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from epd_operator.engines.sglang import linear
-from epd_operator.engines.sglang.base import IS_HIP, IS_PD, IS_SM100, IS_V41, MODE
+from epd_operator.engines.sglang.base import IS_HIP, IS_PD, IS_REHEARSAL, IS_SM100, IS_V41, MODE
 from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.parallel import (
     ATTN_CP_SIZE,
@@ -74,9 +74,12 @@ DSV4_ATTN_BACKEND: Final = named(
 )
 IS_TRTLLM: Final = DSV4_ATTN_BACKEND == "trtllm"
 IS_MEGA: Final = DSV4_ATTN_BACKEND == "flashmla_mega"
-_LAYOUT_ASKED: Final = lower(_LAYOUT).otherwise("v4")
-_PACKS: Final = IS_SM100 | (
-    IS_HIP & env("SGLANG_HACK_FLASHMLA_BACKEND").otherwise("auto").isin(("auto", "aiter_sparse"))
+# Without a GPU the plugin stands in for the kernels, and reads the packed layout alone.
+_LAYOUT_ASKED: Final = lower(_LAYOUT).otherwise(when(IS_REHEARSAL, "v41", "v4"))
+_PACKS: Final = some(
+    IS_SM100,
+    IS_REHEARSAL,
+    IS_HIP & env("SGLANG_HACK_FLASHMLA_BACKEND").otherwise("auto").isin(("auto", "aiter_sparse")),
 )
 """Whether the attention kernels of this GPU read the packed layouts of DeepSeek-V4.1."""
 _COMPRESSED: Final = lower(env("SGLANG_DSV4_COMPRESSED_KV_LAYOUT"))

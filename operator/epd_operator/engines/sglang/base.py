@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 IS_CUDA: Final = starts(PLATFORM, "cuda")
 IS_HIP: Final = starts(PLATFORM, "hip")
 IS_SM100: Final = PLATFORM == "cuda-sm100"
+REHEARSAL: Final = "cpu"
+"""The platform on which the plugin lets the engine run without a GPU, to try a deployment out."""
+IS_REHEARSAL: Final = PLATFORM == REHEARSAL
+_CUDA_TO_V41: Final = ("cuda-sm90", "cuda-sm100", REHEARSAL)
+IS_CUDA_TO_V41: Final = PLATFORM.isin(_CUDA_TO_V41)
+"""Whether the checks of DeepSeek-V4.1 take the machine for one with NVIDIA GPUs: without a GPU the plugin answers them,
+and them alone, that it is. Source: SGLang 0.5.23, arg_groups/deepseek_v4_hook.py, get_platform()."""
 GPU_MEMORY_GIB: Final = when(PLATFORM == "cuda-sm90", 141, when(PLATFORM == "cuda-sm100", 180, 288))
 """Memory of one GPU as the rules were run: H200, B200, MI355X."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from epd_operator.engines.sglang.base import IS_REHEARSAL
 from epd_operator.engines.sglang.chunk import CHUNK_SIZE, CHUNK_SIZE_WHOLE, least
 from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.graph import PREFILL_GRAPH, settings
@@ -80,7 +81,12 @@ _REQUESTS_GIVEN: Final = written("max-running-requests")
 DECODE_MAX_BS: Final = named(
     "cuda_graph_decode_max_bs",
     _SIZES_DECODE.otherwise(
-        _ASKED_DECODE.otherwise(when(_REQUESTS_GIVEN < _ROOM_DECODE, _REQUESTS_GIVEN, _ROOM_DECODE))
+        when(
+            IS_REHEARSAL,
+            # Without a GPU it is the compiler's largest batch.
+            flag("torch-compile-max-bs"),
+            _ASKED_DECODE.otherwise(when(_REQUESTS_GIVEN < _ROOM_DECODE, _REQUESTS_GIVEN, _ROOM_DECODE)),
+        )
     ),
     written("cuda-graph-max-bs-decode"),
     written("cuda-graph-bs-decode"),

@@ -19,6 +19,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api.names import HTTP_PORT
+from epd_operator.engines.sglang.ownership import ENCODER_TRANSFER
 from epd_operator.rules.flag import Catalogue, FlagRole, FlagSpec
 from epd_operator.rules.owner import Declaration, Fact, Field, Fixed, Place
 from epd_operator.rules.version import KNOWN
@@ -61,6 +62,7 @@ REFUSED_IN_ARGS: Final[Mapping[str, Owner]] = {
     "encoder-urls": _ENCODE,
     "encoder-register-urls": _ENCODE,
     "encoder-bootstrap-port": _ENCODE,
+    "encoder-transfer-backend": Fixed(f"always {ENCODER_TRANSFER}"),
     "device": Field("spec.engine.platform"),
     "api-key": _KEYS,
     "admin-api-key": _KEYS,
@@ -151,3 +153,14 @@ def catalogue(version: str) -> Catalogue:
     if version not in KNOWN:
         raise ValueError(f"no flags of SGLang {version}: known are {', '.join(KNOWN)}")
     return Catalogue(version, _release(), REMOVED) if version == _RELEASE else _before_release(version)
+
+
+@functools.cache
+def encoder_catalogue(version: str) -> Catalogue:
+    """The flags of a known version that its encoder server reads; `catalogue` has the errors.
+
+    The others do nothing there, and a user who sets one expects that it does.
+    """
+    every = catalogue(version)
+    read = {name: flag for name, flag in every.flags.items() if "encode" in flag.roles or flag.owner is not None}
+    return Catalogue(version, read, every.removed, elsewhere=frozenset(every.flags) - frozenset(read))

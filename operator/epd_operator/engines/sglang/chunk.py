@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from epd_operator.engines.sglang.base import IS_REHEARSAL, REHEARSAL
 from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.parallel import ATTN_DP_ENABLED, ATTN_DP_SIZE
 from epd_operator.rules.expression import PLATFORM, every, named, some, when
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from epd_operator.rules.expression import Expr
 
 _MEMORY: Final = "SGLang 0.5.23, srt/arg_groups/memory_hook.py"
-_HOPPER_TOKENS: Final = 8192
+_TOKENS: Final = {"cuda-sm90": 8192, REHEARSAL: 2048}
 _LARGE_TOKENS: Final = 16384
+"""Tokens of a prefill step by the memory of the device: with 160 GB and more, with 90 GB, and below 20 GB."""
 _SHARE: Final = written("mem-fraction-static")
 _SIZES: Final = tuple(
     written(name) for name in ("max-running-requests", "max-total-tokens", "max-prefill-tokens", "context-length")
@@ -24,7 +26,9 @@ _REQUESTS: Final = 256
 
 CHUNK_SIZE_WHOLE: Final = named(
     "chunked_prefill_size_whole",
-    flag("chunked-prefill-size").otherwise(when(PLATFORM == "cuda-sm90", _HOPPER_TOKENS, _LARGE_TOKENS)),
+    flag("chunked-prefill-size").otherwise(
+        when(PLATFORM == "cuda-sm90", _TOKENS["cuda-sm90"], when(IS_REHEARSAL, _TOKENS[REHEARSAL], _LARGE_TOKENS))
+    ),
     written("chunked-prefill-size"),
 )
 """Tokens before attention data parallelism divides them; by default what the GPU's memory allows (memory_hook.py)."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from epd_operator.engines.sglang.attention import SPECULATES
-from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_PD, IS_PREFILL, MODE, ON_A_SPEC
+from epd_operator.engines.sglang.base import IS_DECODE, IS_ENCODER, IS_PD, IS_PREFILL, IS_V41, MODE, ON_A_SPEC
 from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import A2A_BACKEND_GIVEN
 from epd_operator.engines.sglang.parallel import ATTN_DP_SIZE_GIVEN, DP_SIZE_GIVEN, SCALE_JOINER
+from epd_operator.engines.sglang.plugin import LOADED, NAME, RELEASE
+from epd_operator.engines.sglang.release import since
 from epd_operator.engines.sglang.switch import switch
 from epd_operator.rules.expression import every, field_of, model_of, named, some, when
 from epd_operator.rules.rule import ROLES, Rule
@@ -255,15 +257,22 @@ _PLUMBING: Final = (
 _TIERS: Final = (
     Rule(
         id="vision-tier-unsupported",
-        when=_VISION_TIER & model_of("model_type", "str").isin(_WITHOUT_TIER),
+        when=_VISION_TIER & model_of("model_type", "str").isin(_WITHOUT_TIER) & ~(LOADED & IS_V41),
         sides=(_VISION_TIER,),
-        says="DeepSeek-V4.1 has no separate vision encoder in this version: the engine refuses encoder-only and "
-        "language-only servers for it",
-        fix="remove the encode role (language-only on a prefill server): prefill then keeps the vision tower and takes "
-        "images itself; or set language-model-only for text alone",
+        says="DeepSeek-V4.1 has no separate vision encoder in this version by itself: the engine refuses encoder-only "
+        "and language-only servers for it",
+        fix="{plugin} remove the encode role (language-only on a prefill server): prefill then keeps the vision tower "
+        "and takes images itself; or set language-model-only for text alone",
         source=_SOURCE,
         decided_by=_ENCODER,
         roles=ROLES,
+        shows={
+            "plugin": since(
+                RELEASE,
+                f"add {NAME} to spec.engine.plugins, which gives it one; or",
+                f"set spec.engine.version to {RELEASE} and add {NAME} to spec.engine.plugins; or",
+            )
+        },
     ),
     Rule(
         id="prefix-mm-cache-encoder",

@@ -104,5 +104,5 @@ def agreement(process: Process) -> dict[str, Any]:
 
 
 def identity(version: str, spec: Spec, role: RoleName, args: Mapping[str, Any]) -> dict[str, Any]:
-    """What a role must share with the others; arguments as for `process`."""
-    return agreement(process(version, spec, role, args))
+    """What a role must share with the others; arguments as for `process`. Encoders hold no keys and values."""
+    return {} if role == "encode" else agreement(process(version, spec, role, args))

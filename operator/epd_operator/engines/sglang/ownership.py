@@ -8,8 +8,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from epd_operator.api.names import BOOTSTRAP_PORT, HTTP_PORT
-from epd_operator.rules.expression import ROLE, TRUE, field_of, lift, spec_of, when
+from epd_operator.api.names import BOOTSTRAP_PORT, ENCODER_PORT, HTTP_PORT
+from epd_operator.rules.expression import PLATFORM, ROLE, TRUE, declared, field_of, lift, spec_of, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from epd_operator.rules.expression import Expr
 
 DEFAULT_TRANSFER: Final = "mooncake"
+ENCODER_TRANSFER: Final = "zmq_to_tokenizer"
+"""How images travel from encoders to prefill: one copy for all ranks, which works with attention data parallelism, and
+an encoder's failure is the request's. Source: SGLang 0.5.23, disaggregation/encoder/receiver.py."""
 
 _REPLAY: Final = field_of("decoderReplay", "str")
 _MODE: Final = when(ROLE == "prefill", "prefill", when(ROLE == "decode", "decode", None))
+_SERVES: Final = ~(ROLE == "encode")
+_LEAVES_IMAGES: Final = (ROLE == "prefill") & declared("encode")
 
 OWNED: Final[Mapping[str, Expr]] = MappingProxyType(
     {
@@ -30,10 +35,18 @@ OWNED: Final[Mapping[str, Expr]] = MappingProxyType(
         "revision": spec_of("model.revision", "str"),
         "served-model-name": spec_of("model.servedName", "str").otherwise(spec_of("metadata.name", "str")),
         "disaggregation-mode": _MODE,
+        "device": when(PLATFORM == "cpu", "cpu", None),
         "encoder-only": ROLE == "encode",
-        "disaggregation-transfer-backend": spec_of("transfer.backend", "str").otherwise(DEFAULT_TRANSFER),
-        "disaggregation-bootstrap-port": spec_of("transfer.bootstrapPort", "int").otherwise(BOOTSTRAP_PORT),
-        "disaggregation-enable-kv-checksum": spec_of("transfer.checksum", "bool") == True,  # noqa: E712 - an expression
+        "language-only": _LEAVES_IMAGES,
+        "encoder-transfer-backend": when(_LEAVES_IMAGES | ~_SERVES, ENCODER_TRANSFER, None),
+        "encoder-bootstrap-port": when(_LEAVES_IMAGES, ENCODER_PORT, None),
+        "disaggregation-transfer-backend": when(
+            _SERVES, spec_of("transfer.backend", "str").otherwise(DEFAULT_TRANSFER), None
+        ),
+        "disaggregation-bootstrap-port": when(
+            _SERVES, spec_of("transfer.bootstrapPort", "int").otherwise(BOOTSTRAP_PORT), None
+        ),
+        "disaggregation-enable-kv-checksum": _SERVES & (spec_of("transfer.checksum", "bool") == True),  # noqa: E712 - an expression
         "enable-decoder-swa-bounded-replay": when(
             (ROLE == "prefill") & (_REPLAY == "On"),
             True,

@@ -7,19 +7,21 @@ at the start, and weights when they come from a hub. torch asks for the user's n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from epd_operator.api.names import HTTP_PORT
-from epd_operator.engines.profile import DefaultResources, Facts, Images, Port, Probe, Profile
+from epd_operator.api.names import ENCODER_PORT, HTTP_PORT
+from epd_operator.engines.profile import REPLAY_REPORT, DefaultResources, Facts, Images, Port, Probe, Profile
+from epd_operator.engines.sglang import plugin
 from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, KV_CACHE_DTYPE, PAGE_SIZE
-from epd_operator.engines.sglang.base import CHECKPOINT
-from epd_operator.engines.sglang.catalogue import catalogue
+from epd_operator.engines.sglang.base import CHECKPOINT, REHEARSAL
+from epd_operator.engines.sglang.catalogue import catalogue, encoder_catalogue
 from epd_operator.engines.sglang.command import PROGRAM, options
 from epd_operator.engines.sglang.identity import identity, process
 from epd_operator.engines.sglang.ownership import DEFAULT_TRANSFER
-from epd_operator.engines.sglang.platform import PLATFORMS
+from epd_operator.engines.sglang.platform import PLATFORMS, PLUGGED_PLATFORMS
 from epd_operator.engines.sglang.replay import DECODER_REPLAY
 from epd_operator.engines.shared import DEFAULT_MEMORY
 from epd_operator.rules.version import KNOWN
@@ -45,10 +47,14 @@ _ENVIRONMENT: Final = (
     # What peers dial: among several interfaces SGLang would guess.
     {"name": "SGLANG_HOST_IP", "value": "$(POD_IP)"},
     # /health without a token generated for it: the router asks every two seconds, and a step of a long prompt outlasts
-    # its patience. A scheduler that hangs ends the process by itself, after --watchdog-timeout.
+    # its patience. The livenessProbe asks for one.
     {"name": "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "value": "false"},
 )
 _DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"USER": "engine"})
+
+_NO_OVERLAP: Final = "disable-overlap-schedule"
+HEALTH_SECONDS: Final = 20
+"""How long /health_generate waits for its token. Source: SGLang 0.5.23, entrypoints/http_server.py."""
 
 METRICS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -80,23 +86,43 @@ def _ports(role: RoleName, bootstrap_port: int) -> tuple[Port, ...]:
     return (http, Port("bootstrap", bootstrap_port)) if role == "prefill" else (http,)
 
 
+def _plugged_ports(role: RoleName, bootstrap_port: int) -> tuple[Port, ...]:
+    ports = _ports(role, bootstrap_port)
+    return (*ports, Port("encoders", ENCODER_PORT)) if role == "prefill" else ports
+
+
 def _probes(role: RoleName, startup_minutes: int, leads: bool) -> dict[str, Probe]:
     period = 10
+    tries = max(1, startup_minutes * 60 // period)
+    if role == "encode":
+        # Its /health encodes a tiny picture where nothing else is encoded, and takes up to 30 s to give up.
+        return {
+            "startupProbe": Probe("/health", "http", period, 35, tries),
+            "readinessProbe": Probe("/health", "http", 10, 35, 3),
+            "livenessProbe": Probe("/health", "http", 30, 35, 4),
+        }
     ready = ("/ready", "http") if leads else ("/health", "http")  # a follower serves its health and nothing else
     if role == "prefill" and leads:
         # A prefill whose table has gaps fails every request that meets one; its /ready does not look.
         ready = (_COMPLETE_TABLE, "bootstrap")
     return {
         # Answers 503 until the server has warmed up. Where a user lets it generate, an answer takes up to 20 s.
-        "startupProbe": Probe("/health", "http", period, 25, max(1, startup_minutes * 60 // period)),
+        "startupProbe": Probe("/health", "http", period, HEALTH_SECONDS + 5, tries),
+        # /ready says no from the moment that a question of the livenessProbe stays without an answer.
         "readinessProbe": Probe(*ready, 5, 5, 3),
-        # A server that is busy or compiles a kernel is not dead: two minutes without an answer are.
-        "livenessProbe": Probe("/health", "http", 30, 25, 4),
+        # The HTTP server answers /health whether or not a scheduler lives behind it: this waits for a token, or for
+        # anything else that the scheduler hands out meanwhile. A server that is busy or compiles a kernel is not dead:
+        # two minutes without an answer are.
+        "livenessProbe": Probe("/health_generate" if leads else "/health", "http", 30, HEALTH_SECONDS + 5, 4),
     }
 
 
-def _derive(_role: RoleName, _spec: Spec, _grace_seconds: int) -> dict[str, Any]:
-    return {}
+def _derive(role: RoleName, spec: Spec, _grace_seconds: int) -> dict[str, Any]:
+    if role != "prefill" or spec.engine.platform != REHEARSAL or _NO_OVERLAP in spec.roles.prefill.args:
+        return {}
+    # At a prefix hit the overlapped schedule of a prefill waits for an event of the GPU, which a CPU has none of.
+    # Source: SGLang 0.5.23, disaggregation/prefill.py, maybe_send_cached_prefix_chunk.
+    return {_NO_OVERLAP: True}
 
 
 def _gpus(args: Mapping[str, Any], nodes: int) -> int:
@@ -137,12 +163,12 @@ def profile(version: str) -> Profile:
     return Profile(
         engine_type="SGLang",
         version=version,
-        # None of these versions splits the vision tower of V4.1 off: prefill and decode keep it.
+        # By itself none of these versions splits the vision tower of V4.1 off: prefill and decode keep it.
         roles=("prefill", "decode"),
         capabilities=frozenset(),
         platforms=PLATFORMS,
         transfers=_TRANSFERS,
-        catalogue={"encode": flags, "prefill": flags, "decode": flags},
+        catalogue={"encode": encoder_catalogue(version), "prefill": flags, "decode": flags},
         resources=dict.fromkeys(("prefill", "decode"), DefaultResources(cpu="8", memory=DEFAULT_MEMORY["SGLang"])),
         default_startup_minutes=90,
         default_grace_seconds=900,
@@ -163,5 +189,24 @@ def profile(version: str) -> Profile:
     )
 
 
+def _plugged(bare: Profile) -> Profile:
+    """The same version with the plugin epd, which adds what it lacks."""
+    return replace(
+        bare,
+        plugins=frozenset({plugin.NAME}),
+        plugin_path=plugin.SEARCH_PATH,
+        roles=("encode", *bare.roles),
+        capabilities=frozenset({"vision-encode", REPLAY_REPORT}),
+        platforms=PLUGGED_PLATFORMS,
+        resources={**bare.resources, "encode": DefaultResources(cpu="8", memory=DEFAULT_MEMORY["SGLang"])},
+        role_ports=_plugged_ports,
+        # Windows are adopted where prefill would replay; decode refuses to replay.
+        pool={"prefill": "with"},
+        pool_variable=plugin.POOL_FILE,
+    )
+
+
 SGLANG: Final = tuple(profile(version) for version in KNOWN)
-"""Every profile, oldest first."""
+"""Every version by itself, oldest first."""
+PLUGGED: Final = _plugged(profile(plugin.RELEASE))
+"""The release with the plugin."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from epd_operator.engines.sglang.attention import DSV4_ATTN_BACKEND, IS_TRTLLM, PAGE_SIZE
-from epd_operator.engines.sglang.base import IS_CUDA, IS_DECODE, IS_HIP, IS_PD, IS_PREFILL, IS_V41, MODE
+from epd_operator.engines.sglang.base import IS_CUDA_TO_V41, IS_DECODE, IS_HIP, IS_PD, IS_PREFILL, IS_V41, MODE
 from epd_operator.engines.sglang.chunk import CHUNK_SIZE, MAX_RUNNING_REQUESTS
 from epd_operator.engines.sglang.flags import flag, written
 from epd_operator.engines.sglang.graph import PREFILL_GRAPH, PREFILL_GRAPH_PLACE
@@ -51,7 +51,7 @@ _DECODER_GRAPHS: Final = since(
 _WHOLE_DP: Final = every(
     ATTN_DP_SIZE_ASKED == TP_SIZE,
     ATTN_CP_SIZE_ASKED == 1,
-    (A2A_BACKEND_ASKED == "none") | (IS_CUDA & (A2A_BACKEND_ASKED == "megamoe")),
+    (A2A_BACKEND_ASKED == "none") | (IS_CUDA_TO_V41 & (A2A_BACKEND_ASKED == "megamoe")),
 )
 """Attention DP as wide as TP, with experts that decoder replay was made for."""
 _ANY_CP: Final = some(PREFILL_CP, ~(ATTN_CP_SIZE_ASKED == 1), ~(DCP_SIZE == 1))
@@ -63,7 +63,7 @@ DECODER_REPLAY: Final = named(
         since(
             _RELEASE,
             every(
-                IS_CUDA | ~IS_PD,
+                IS_CUDA_TO_V41 | ~IS_PD,
                 ~_ANY_CP,
                 ~RETURN_HIDDEN_STATES,
                 ~_IS_WHOLE_GRAPH,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from epd_operator.engines.sglang.base import GPU_MEMORY_GIB, ON_A_SPEC
+from epd_operator.engines.sglang.base import GPU_MEMORY_GIB, IS_REHEARSAL, ON_A_SPEC
 from epd_operator.engines.sglang.flags import env, flag, written
 from epd_operator.engines.sglang.moe import EP_SIZE
 from epd_operator.engines.sglang.parallel import DP_SIZE, MOE_DP_SIZE, PP_SIZE, TP_SIZE
@@ -18,6 +18,7 @@ from epd_operator.rules.rule import Rule
 
 _EPD: Final = "docs/resources.md"
 _ROLES: Final = ("prefill", "decode")
+_EVERY: Final = ("encode", *_ROLES)
 _GB_IN_GIB: Final = 1e9 / 2**30
 
 GPU: Final = field_of("resources.gpu", "int")
@@ -25,7 +26,11 @@ NODES: Final = field_of("nodes", "int").otherwise(1)
 RDMA: Final = field_of("resources.rdma", "int")
 
 GPUS_NEEDED: Final = named(
-    "gpus_needed", TP_SIZE * PP_SIZE * DP_SIZE, written("tp-size"), written("pp-size"), written("dp-size")
+    "gpus_needed",
+    when(IS_REHEARSAL, 0, TP_SIZE * PP_SIZE * DP_SIZE),
+    written("tp-size"),
+    written("pp-size"),
+    written("dp-size"),
 )
 _GPUS_GIVEN: Final = GPU * NODES
 
@@ -37,18 +42,18 @@ _GPUS: Final = (
         says="the parallel sizes need {needed} GPUs, and gpu times nodes gives {given}",
         fix="set resources.gpu to the product of tp-size, pp-size and dp-size divided by nodes, or lower a size",
         source=_EPD,
-        roles=_ROLES,
+        roles=_EVERY,
         shows={"needed": GPUS_NEEDED, "given": _GPUS_GIVEN},
     ),
     Rule(
         id="gpu-too-many",
-        when=_GPUS_GIVEN > GPUS_NEEDED,
+        when=~IS_REHEARSAL & (_GPUS_GIVEN > GPUS_NEEDED),
         sides=(GPU, GPUS_NEEDED),
         says="the parallel sizes use {needed} GPUs, and gpu times nodes takes {given} from the cluster",
         fix="lower resources.gpu or nodes, or raise tp-size",
         source=_EPD,
         severity="warning",
-        roles=_ROLES,
+        roles=_EVERY,
         shows={"needed": GPUS_NEEDED, "given": _GPUS_GIVEN},
     ),
     Rule(
@@ -58,7 +63,7 @@ _GPUS: Final = (
         says="{needed} GPUs do not divide evenly over {nodes} nodes",
         fix="choose sizes whose product is a multiple of nodes",
         source=_EPD,
-        roles=_ROLES,
+        roles=_EVERY,
         shows={"needed": GPUS_NEEDED, "nodes": NODES},
     ),
 )
@@ -288,17 +293,17 @@ _LIFE: Final = (
         fix="leave it out (900 seconds), or set what the longest answer takes",
         source="volcano-sh/kthena#1589, ai-dynamo/dynamo#11173",
         severity="warning",
-        roles=_ROLES,
+        roles=_EVERY,
     ),
     Rule(
         id="startup-short",
-        when=_STARTUP < 15,
+        when=~IS_REHEARSAL & (_STARTUP < 15),
         sides=(_STARTUP,),
         says="a checkpoint of several hundred GB loads for longer, and the pod would be restarted before it is up",
         fix="leave it out (90 minutes), or set what the slowest load takes",
         source="kserve/kserve#5063, vllm-project/aibrix#772",
         severity="warning",
-        roles=_ROLES,
+        roles=_EVERY,
     ),
 )
 

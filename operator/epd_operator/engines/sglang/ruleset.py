@@ -17,6 +17,7 @@ from epd_operator.engines.sglang import (
     context_parallel,
     disaggregation,
     elastic,
+    encode,
     graph,
     hicache,
     last_checks,
@@ -29,6 +30,8 @@ from epd_operator.engines.sglang import (
     moe,
     operator_only,
     parallel,
+    plugin,
+    rehearsal,
     replay,
     resource,
     serving,
@@ -38,7 +41,7 @@ from epd_operator.engines.sglang import (
     window,
 )
 from epd_operator.engines.sglang.base import CHECKPOINT
-from epd_operator.engines.sglang.catalogue import catalogue
+from epd_operator.engines.sglang.catalogue import catalogue, encoder_catalogue
 from epd_operator.engines.sglang.ownership import OWNED
 from epd_operator.engines.sglang.profile import SGLANG as PROFILES
 from epd_operator.engines.shared import RULES, transfer_backend
@@ -61,6 +64,9 @@ _MODULES: Final = (
     speculation,
     model,
     disaggregation,
+    plugin,
+    encode,
+    rehearsal,
     cache,
     hicache,
     storage,
@@ -81,11 +87,11 @@ _MODULES: Final = (
 SGLANG: Final = Ruleset(
     engine_type="SGLang",
     versions=KNOWN,
-    catalogue=lambda version, _role: catalogue(version),
+    catalogue=lambda version, role: encoder_catalogue(version) if role == "encode" else catalogue(version),
     owned=OWNED,
     rules=(
         *RULES,
-        *hosting.rules("SGLang", PROFILES[-1].pre_stop_seconds),
+        *hosting.rules("SGLang", PROFILES[-1].pre_stop_seconds, plugin.NAME),
         transfer_backend(PROFILES[-1].transfers, "SGLang"),
         *(rule for module in _MODULES for rule in module.RULES),
     ),

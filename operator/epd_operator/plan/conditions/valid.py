@@ -27,9 +27,17 @@ def refused(errors: Sequence[Finding]) -> Assessment:
     return Assessment(False, reasons.get(first) or reason_of_rule(first), "; ".join(map(str, errors)))
 
 
-def accepted(profile: Profile, judgement: Judgement) -> Assessment:
-    """The condition of a spec that may run, with all of its warnings."""
-    judged = f"{profile.engine_type} {profile.version}"
+def accepted(profile: Profile, platform: str, judgement: Judgement) -> Assessment:
+    """The condition of a spec that may run, with all of its warnings.
+
+    Args:
+        profile: Of its engine.
+        platform: What its pods run on.
+        judgement: What the rules say of it.
+    """
+    plugins = f" with {' and '.join(sorted(profile.plugins))}" if profile.plugins else ""
+    rehearsal = f", a rehearsal on {platform.upper()}" if profile.hardware(platform).rehearsal else ""
+    judged = f"{profile.engine_type} {profile.version}{plugins}{rehearsal}"
     warnings = [str(finding) for finding in judgement.findings]
     reported = f"; {_count(len(warnings))}: {'; '.join(warnings)}" if warnings else ""
     if not judgement.approximate:

@@ -49,6 +49,14 @@ def mounts(context: RenderContext, role: names.RoleName) -> list[dict[str, Any]]
     return [{"name": _VOLUME, "mountPath": names.SWA_POOL_FOLDER, "readOnly": True}]
 
 
+def environment(context: RenderContext, role: names.RoleName) -> list[dict[str, Any]]:
+    """The variable that names the file, for the engines that no flag tells."""
+    variable = context.profile.pool_variable
+    if not variable or not is_read(context, role):
+        return []
+    return [{"name": variable, "value": f"{names.SWA_POOL_FOLDER}/{names.SWA_POOL_FILE}"}]
+
+
 def _address(context: RenderContext, pool: EffectiveSwaPool) -> str:
     host = f"{names.swa_pool(context.name)}.{context.namespace}.svc"
     match pool.mode:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from epd_operator.api import names
-from epd_operator.plan.objects import swa_pool, swa_pool_server
+from epd_operator.plan.objects import configuration, swa_pool, swa_pool_server
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from epd_operator.plan.render_context import RenderContext
 
@@ -19,7 +19,13 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 # An image URL must not reach a cloud's instance metadata, which hands out credentials.
 _LINK_LOCAL_4 = "169.254.0.0/16"
 _LINK_LOCAL_6 = ("fe80::/10", "fd00:ec2::/32")
-_POOL_USERS: Final[tuple[names.RoleName, ...]] = ("prefill", "decode")
+
+# An encoder fetches whatever address it is handed, so only those may hand it one that clients cannot speak to.
+_PEERS: Final[Mapping[names.RoleName, tuple[names.RoleName, ...]]] = {
+    "encode": ("prefill",),
+    "prefill": ("encode", "prefill", "decode"),
+    "decode": ("prefill", "decode"),
+}
 
 
 def policies(context: RenderContext) -> list[dict[str, Any]]:
@@ -43,7 +49,7 @@ def _pool(context: RenderContext) -> list[dict[str, Any]]:
     """A pool has neither passwords nor encryption: that nobody else reaches it is all that guards it."""
     parts = swa_pool.parts(context)
     among = _pods(context, [part.component for part in parts])
-    users = _pods(context, _POOL_USERS)
+    users = _pods(context, _users(context))
     return [
         _policy(
             context,
@@ -63,6 +69,11 @@ def _pool(context: RenderContext) -> list[dict[str, Any]]:
         )
         for part in parts
     ]
+
+
+def _users(context: RenderContext) -> list[names.RoleName]:
+    """Roles whose pods may use the pool, in their usual order."""
+    return [role for role in context.effective.roles if configuration.is_read(context, role)]
 
 
 def _policy(context: RenderContext, part: str, rules: dict[str, Any]) -> dict[str, Any]:
@@ -90,9 +101,9 @@ def _router_rules(context: RenderContext) -> dict[str, Any]:
 def _engine_rules(context: RenderContext, role: names.RoleName) -> dict[str, Any]:
     ports = context.profile.ports(role, context.effective.bootstrap_port)
     router = {"podSelector": {"matchLabels": names.selector(context.name, names.ROUTER)}}
-    engines = _pods(context, list(context.effective.roles))
+    engines = _pods(context, [peer for peer in context.effective.roles if peer in _PEERS[role]])
     egress: list[dict[str, Any]] = [_DNS, {"to": [engines]}]
-    if role in _POOL_USERS:
+    if role in _users(context):
         egress += [
             {"to": [_pods(context, [part.component])], "ports": _reached(part)} for part in swa_pool.parts(context)
         ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from epd_operator.api import names
 from epd_operator.engines import CommandInputs
-from epd_operator.plan.objects import configuration, device, leader_worker_set, security
+from epd_operator.plan.objects import configuration, device, leader_worker_set, plugin, security
 from epd_operator.plan.objects.expansion import literal
 from epd_operator.plan.objects.placement import metadata, placement
 
@@ -78,6 +78,7 @@ def _pod_template(context: RenderContext, role: EffectiveRole, *, leads: bool) -
         "terminationGracePeriodSeconds": role.grace_seconds,
         **device.network(role),
         **placement(role.pod, names.selector(context.name, role.name), device.tolerations(context, role)),
+        **plugin.init_containers(context),
         "containers": [_container(context, role, leads=leads)],
         "volumes": _volumes(context, role),
     }
@@ -123,9 +124,12 @@ def _container(context: RenderContext, role: EffectiveRole, *, leads: bool) -> d
 
 def _environment(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
     given = {**role.env, **role.secret_env}
-    defaults = {"HOME": security.SCRATCH_PATH, **context.profile.defaults}
+    hardware = context.profile.hardware(context.effective.platform)
+    defaults = {"HOME": security.SCRATCH_PATH, **context.profile.defaults, **hardware.defaults}
     return [
-        *context.profile.env(role.name),
+        *context.profile.env(role.name, context.effective.platform),
+        *configuration.environment(context, role.name),
+        *plugin.environment(context),
         *({"name": key, "value": value} for key, value in defaults.items() if key not in given),
         *({"name": key, "value": literal(value)} for key, value in sorted(role.env.items())),
         *(
@@ -136,7 +140,12 @@ def _environment(context: RenderContext, role: EffectiveRole) -> list[dict[str, 
 
 
 def _volumes(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
-    volumes = [security.scratch_volume(), *device.volumes(role), *configuration.volumes(context, role.name)]
+    volumes = [
+        security.scratch_volume(),
+        *device.volumes(role),
+        *configuration.volumes(context, role.name),
+        *plugin.volumes(context),
+    ]
     source = context.document.spec.model.source
     if source is not None and source.persistent_volume_claim is not None:
         claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
@@ -149,7 +158,12 @@ def _volumes(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]
 def _mounts(context: RenderContext, role: EffectiveRole) -> list[dict[str, Any]]:
     theirs: list[dict[str, Any]] = _dump(role)["volumeMounts"]
     taken = {mount["mountPath"].rstrip("/") for mount in theirs}
-    ours = [security.scratch_mount(), *device.mounts(role), *configuration.mounts(context, role.name)]
+    ours = [
+        security.scratch_mount(),
+        *device.mounts(role),
+        *configuration.mounts(context, role.name),
+        *plugin.mounts(context),
+    ]
     mounts = [mount for mount in ours if mount["mountPath"] not in taken]
     source = context.document.spec.model.source
     if source is not None:
