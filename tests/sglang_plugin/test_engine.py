@@ -90,7 +90,12 @@ def test_the_cpu_extra_acts_only_when_it_is_named(engine_python: Path, plugin_pa
 
 def test_without_an_engine_nothing_is_done(tmp_path: Path, plugin_path: Path) -> None:
     done = subprocess.run(
-        [shutil.which("python3") or "python3", "-S", "-c", "import epd_sglang.engine as e; print(e.faults(frozenset()))"],
+        [
+            shutil.which("python3") or "python3",
+            "-S",
+            "-c",
+            "import epd_sglang.engine as e; print(e.faults(frozenset()))",
+        ],
         env={"PYTHONPATH": str(plugin_path)},
         capture_output=True,
         text=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import sglang
+from tests.support.ports import HOST, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ def pair(
     """A prefill and a decode that exchange pages by Mooncake over TCP."""
     folder = tmp_path_factory.mktemp("pair")
     backend = ("--disaggregation-transfer-backend", "mooncake_tcp", "--disaggregation-bootstrap-port")
-    port = str(sglang.free_port())
+    port = str(free_port())
     with ThreadPoolExecutor(2) as pool:
         starts = [
             pool.submit(
@@ -84,9 +85,9 @@ def pair(
 def ask_both(pair: tuple[sglang.Server, sglang.Server], ids: list[int], room: int) -> sglang.Generated:
     """Send a request to both legs, as the router does; decode's answer."""
     prefill, decode = pair
-    port = prefill.process.args[-1]  # type: ignore[index] # the bootstrap port was the last flag
+    port = prefill.flags[-1]
     body = {
-        **sglang.question(ids, 6), "bootstrap_host": sglang.HOST, "bootstrap_port": int(port), "bootstrap_room": room,
+        **sglang.question(ids, 6), "bootstrap_host": HOST, "bootstrap_port": int(port), "bootstrap_room": room,
     }  # fmt: skip
     with ThreadPoolExecutor(2) as pool:
         legs = [pool.submit(server.post, "/generate", body) for server in (prefill, decode)]

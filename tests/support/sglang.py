@@ -29,7 +29,7 @@ SHAPES: Final[dict[str, Any]] = {
     "num_attention_heads": 2, "head_dim": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_topk": 512,
     "candidate_topk_blocks": 72, "hc_mult": 4,
 }  # fmt: skip
-"""What the engine's back end for V4.1 insists on. Source: SGLang 0.5.23, srt/layers/attention/deepseek_v4_backend.py."""
+"""What the engine's back end insists on. Source: SGLang 0.5.23, srt/layers/attention/deepseek_v4_backend.py."""
 MARKERS: Final = (
     "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜deepseek_image｜>", "<｜System｜>", "<｜User｜>",
     "<｜Assistant｜>", "<｜▁pad▁｜>", "<noise>", "<think>", "</think>",
@@ -64,7 +64,7 @@ def random_checkpoint(folder: Path, seed: int = 1) -> Path:
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = range(tokenizer.get_vocab_size())
     texts = [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
-    compressed = engram_hash.token_map(texts, [tokenizer.id_to_token(i) for i in ids])[1]
+    compressed = engram_hash.token_map(texts, [str(tokenizer.id_to_token(i)) for i in ids])[1]
     text = dataclasses.replace(SHIPPED.text, **SHAPES, engram_compressed_vocab_size=compressed)
     text = dataclasses.replace(text, engram_num_embeddings=engram_hash.table_rows(text))
     config = Config(text, SHIPPED.vision, SHIPPED.image_token_id)
@@ -95,11 +95,13 @@ class Server:
         port: Of its HTTP surface.
         log: Its output.
         process: The one that was started.
+        flags: Those that only this one has.
     """
 
     port: int
     log: Path
     process: subprocess.Popen[bytes]
+    flags: tuple[str, ...]
 
     @classmethod
     def start(
@@ -130,7 +132,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        server = cls(port, log, process)
+        server = cls(port, log, process, flags)
         try:
             until(server.ready, seconds, every=0.5, why=server.tail)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Which hooks would apply to the installed engine, and why not the others: read from its sources, without running it."""
+"""Which hooks would apply to the installed engine, and why not the others, read from the engine's sources."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def name_faults(target: Target, signature: Sequence[str] | None, source: str) ->
     *classes, name = target.path.split(".")
     body: Sequence[ast.stmt] = ast.parse(source).body
     for outer in classes:
-        found = next((node for node in body if isinstance(node, ast.ClassDef) and node.name == outer), None)
-        if found is None:
+        inner = next((node for node in body if isinstance(node, ast.ClassDef) and node.name == outer), None)
+        if inner is None:
             yield f"{target.file} has no class {outer}"
             return
-        body = found.body
+        body = inner.body
     named = [node for bound, node in _bound(body) if bound == name]
     if not named:
         yield f"{target.file} has no {target.path}"
@@ -113,6 +113,8 @@ def _bound(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
                 yield from ((alias.asname or alias.name, node) for alias in node.names)
             case ast.If() | ast.Try():
                 yield from _bound([*node.body, *node.orelse])
+            case _:
+                pass
 
 
 def _parameters(node: ast.stmt) -> tuple[str, ...] | None:

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -27,6 +29,7 @@ class Target:
     module: str
     path: str
 
+    @override
     def __str__(self) -> str:
         return f"{self.module}:{self.path}"
 

@@ -51,12 +51,12 @@ class StoreLatents(Hook):
         parse = module.KVLayout.parse
 
         def store(
-            input: Any,  # noqa: A002 - the engine's name
+            input: Any,
             cache: Any,
             indices: Any,
             *,
             page_size: int,
-            type: str,  # noqa: A002 - the engine's name
+            type: str,
             layout: Any = "v4",
             freqs_cis: Any = None,
         ) -> None:
@@ -142,7 +142,7 @@ class StoreIndexKeys(Hook):
     def replacement(self, module: ModuleType, stock: Any) -> Callable[..., None]:
         from epd_sglang.cpu.leaves.stores import store_index_keys
 
-        def store(input: Any, cache: Any, loc: Any, *, page_size: int, rne: bool = False) -> None:  # noqa: A002
+        def store(input: Any, cache: Any, loc: Any, *, page_size: int, rne: bool = False) -> None:
             # Rounding is to even here; the engine rounds otherwise only for models other than V4.1.
             store_index_keys(input, cache, loc, page_size=page_size)
 

@@ -82,7 +82,7 @@ def fp4_index_logits_decode(
         page_size: Rows in a page.
 
     Returns:
-        float32 [n, l]; minus infinity behind each row's length. Products are rounded to bfloat16 where the engine's are.
+        float32 [n, l]; minus infinity behind each row's length. Products are rounded to bfloat16 as the engine's are.
     """
     keys = unpack(rows.index_keys(table, page_size), slots.flatten(), torch.float32).to(q.dtype)
     scores = torch.einsum("bhd,bnd->bhn", q, keys.view(*slots.shape, -1)).relu()

@@ -23,11 +23,21 @@ INDEX_DIM = 128
 class Layout(Protocol):
     """What is used of the engine's `KVLayout`."""
 
-    is_fp4: bool
-    is_interleaved: bool
-    data_bytes: int
-    scale_bytes: int
-    bytes_per_token: int
+    @property
+    def is_fp4(self) -> bool:
+        """Whether rows are E2M1; else E4M3."""
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether a row's scales stand behind its codes; else all scales of a page stand behind all codes."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Of a row's codes."""
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of a row's scales."""
 
     def row_addressing(self, page_size: int) -> tuple[int, int, int]:
         """Stride of the codes, start and stride of the scales, in bytes inside a page."""

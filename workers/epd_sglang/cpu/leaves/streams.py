@@ -44,7 +44,8 @@ def hc_split_sinkhorn(
 def mhc_combine(x_flat: Tensor, pre: Tensor, hc: int, out_dtype: torch.dtype) -> Tensor:
     """Σ_k pre[m, k] x[m, k, :], of streams side by side [m, k d]: [m, d]."""
     streams = x_flat.unflatten(1, (hc, -1)).float()
-    return (streams * pre.float()[..., None]).sum(1).to(out_dtype)
+    combined: Tensor = (streams * pre.float()[..., None]).sum(1).to(out_dtype)
+    return combined
 
 
 def silu_and_mul_clamp(gate_up: Tensor, output: Tensor, swiglu_limit: float) -> None:
