@@ -101,7 +101,7 @@ def test_prefill_and_decode_answer_like_one_server(
 ) -> None:
     """With prompts of several chunks and with prefix hits, which are sent early while overlap scheduling is on."""
     server.flush()
-    for room, length in enumerate((300, 300, 900, 1100)):
+    for room, length in enumerate((300, 300, 900, 1100), 1):
         ids = prompt(length, 3)
         expected, actual = server.generate(ids), ask_both(pair, ids, room)
         assert (actual.ids, actual.logprobs) == (expected.ids, expected.logprobs), length

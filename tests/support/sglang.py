@@ -122,7 +122,7 @@ class Server:
             str(python), "-m", "sglang.launch_server", "--model-path", str(model), "--device", "cpu",
             "--dtype", "bfloat16", "--host", HOST, "--port", str(port), "--mem-fraction-static", "0.3",
             "--max-total-tokens", "8192", "--max-running-requests", "4", "--chunked-prefill-size", "512",
-            "--skip-server-warmup", "--grammar-backend", "none", *flags,
+            "--skip-server-warmup", "--grammar-backend", "none", "--sleep-on-idle", *flags,
         ]  # fmt: skip
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -90,10 +90,10 @@ def test_images_travel_from_encoders_to_prefill_and_nowhere_else() -> None:
 def test_a_rehearsal_runs_on_the_cpu() -> None:
     for role in ("encode", "prefill", "decode"):
         assert command(role, sample())["device"] == "cpu"
-    assert command("prefill", sample())["disable-overlap-schedule"] is True
-    assert "disable-overlap-schedule" not in command("decode", sample())
-    asked = sample(roles__prefill__args={"disable-overlap-schedule": False})
-    assert "disable-overlap-schedule" not in command("prefill", asked), "what a user writes is not overridden"
+    assert command("prefill", sample())["sleep-on-idle"] is command("decode", sample())["sleep-on-idle"] is True
+    assert "sleep-on-idle" not in command("encode", sample())
+    asked = sample(roles__prefill__args={"sleep-on-idle": False})
+    assert "sleep-on-idle" not in command("prefill", asked), "what a user writes is not overridden"
     roles = meaning(sample()).roles.values()
     assert {(role.gpu, role.shm) for role in roles} == {(0, None)}
     assert meaning(sample(roles__decode={})).roles["decode"].memory == "4Gi"
@@ -102,7 +102,7 @@ def test_a_rehearsal_runs_on_the_cpu() -> None:
 def test_a_gpu_is_left_to_the_engine() -> None:
     document = sample(engine__platform="cuda-sm90", transfer__backend="mooncake", roles__decode={})
     assert "device" not in command("prefill", document)
-    assert "disable-overlap-schedule" not in command("prefill", document)
+    assert "sleep-on-idle" not in command("prefill", document)
     assert (meaning(document).roles["decode"].gpu, meaning(document).roles["decode"].memory) == (1, "128Gi")
 
 

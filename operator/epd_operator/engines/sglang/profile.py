@@ -52,7 +52,7 @@ _ENVIRONMENT: Final = (
 )
 _DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"USER": "engine"})
 
-_NO_OVERLAP: Final = "disable-overlap-schedule"
+_SLEEP: Final = "sleep-on-idle"
 HEALTH_SECONDS: Final = 20
 """How long /health_generate waits for its token. Source: SGLang 0.5.23, entrypoints/http_server.py."""
 
@@ -118,11 +118,10 @@ def _probes(role: RoleName, startup_minutes: int, leads: bool) -> dict[str, Prob
 
 
 def _derive(role: RoleName, spec: Spec, _grace_seconds: int) -> dict[str, Any]:
-    if role != "prefill" or spec.engine.platform != REHEARSAL or _NO_OVERLAP in spec.roles.prefill.args:
+    if spec.engine.platform != REHEARSAL or role == "encode" or _SLEEP in spec.roles.declared()[role].args:
         return {}
-    # At a prefix hit the overlapped schedule of a prefill waits for an event of the GPU, which a CPU has none of.
-    # Source: SGLang 0.5.23, disaggregation/prefill.py, maybe_send_cached_prefix_chunk.
-    return {_NO_OVERLAP: True}
+    # A scheduler polls for requests, and would take half a core of those that the pods of a rehearsal share.
+    return {_SLEEP: True}
 
 
 def _gpus(args: Mapping[str, Any], nodes: int) -> int:
