@@ -10,8 +10,13 @@ if TYPE_CHECKING:
 
 def hooks() -> tuple[Hook, ...]:
     """The hooks of every part."""
-    return ()
+    from epd_sglang.encode.hooks import HOOKS as ENCODE  # noqa: PLC0415 - a process that only asks loads nothing
+
+    return ENCODE
 
 
 def open_gate() -> None:
     """Let the engine accept what the hooks make possible; the last step, so that a failure before it refuses."""
+    from epd_sglang.encode import gate  # noqa: PLC0415 - as above
+
+    gate.open_gate()

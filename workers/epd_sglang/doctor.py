@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from epd_sglang import digests, engine
+from epd_sglang.hook import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from epd_sglang.hook import Hook, Target
+    from epd_sglang.hook import Hook
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -71,7 +72,8 @@ def _faults(hook: Hook, root: Path, version: str, known: dict[str, str]) -> Iter
             yield f"{name} is not the file of SGLang {engine.VERSION}"
     path = root / hook.target.file
     if path.is_file():
-        yield from name_faults(hook.target, hook.signature, path.read_text(encoding="utf-8"))
+        target = Target(hook.target.module, hook.target.path.rpartition(".")[0]) if hook.adds else hook.target
+        yield from name_faults(target, hook.signature, path.read_text(encoding="utf-8"))
 
 
 def name_faults(target: Target, signature: Sequence[str] | None, source: str) -> Iterator[str]:

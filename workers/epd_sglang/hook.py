@@ -59,6 +59,7 @@ class Hook(ABC):
         signature: Parameters of the stock function as its source writes them, without annotations and defaults; none
             for a name that is no function, or that the stock class only inherits.
         reason: Why the stock one does not do, in a sentence.
+        adds: Whether the stock class only inherits the name.
         source: The line of the engine that the hook leans on, ``srt/file.py:123``, and any other files whose behaviour
             it takes for granted.
     """
@@ -67,6 +68,7 @@ class Hook(ABC):
     signature: ClassVar[tuple[str, ...] | None] = None
     reason: ClassVar[str]
     source: ClassVar[tuple[str, ...]]
+    adds: ClassVar[bool] = False
 
     @property
     def files(self) -> frozenset[str]:

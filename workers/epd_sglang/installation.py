@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from epd_sglang.hook import Hook
 
 _log = logging.getLogger(__name__)
+_tried: set[str] = set()
+"""Plugins that this process has been asked for: an encoder's processes ask twice."""
 
 
 def install() -> None:
@@ -32,8 +34,12 @@ def put(hooks: Iterable[Hook], plugin: str) -> bool:
         plugin: Its name, for the log.
 
     Returns:
-        Whether they are in place; if not, one log line says why, and the engine runs as if they did not exist.
+        Whether this call put them in place; if they do not fit, one log line says why, and the engine runs as if they
+        did not exist.
     """
+    if plugin in _tried:
+        return False
+    _tried.add(plugin)
     hooks = tuple(hooks)
     faults = engine.faults(frozenset().union(*(hook.files for hook in hooks)))
     if faults:
