@@ -49,9 +49,9 @@ def doctor(python: Path, *folders: Path) -> dict[str, list[dict[str, object]]]:
 
 
 def test_every_hook_applies_to_the_pinned_engine(engine_python: Path, plugin_path: Path) -> None:
-    found = doctor(engine_python, plugin_path)
-    assert found["epd-cpu"]
-    assert not [finding for findings in found.values() for finding in findings if finding["faults"]]
+    result = doctor(engine_python, plugin_path)
+    assert result["epd-cpu"]
+    assert not [finding for findings in result.values() for finding in findings if finding["faults"]]
     assert run(engine_python, "-c", HOOKED, folders=(plugin_path,)).strip() == "True"
 
 
@@ -62,10 +62,10 @@ def test_one_altered_byte_keeps_every_hook_out_and_is_named(
     content = altered.read_bytes()
     altered.unlink()
     altered.write_bytes(content + b"\n")
-    said = run(engine_python, "-c", HOOKED, folders=(copied, plugin_path))
-    assert said.count("changes nothing") == 1
-    assert f"{altered} is not the file of SGLang 0.5.23" in said
-    assert said.startswith("False\n")
+    message = run(engine_python, "-c", HOOKED, folders=(copied, plugin_path))
+    assert message.count("changes nothing") == 1
+    assert f"{altered} is not the file of SGLang 0.5.23" in message
+    assert message.startswith("False\n")
     (faulty,) = [
         finding["target"]
         for finding in doctor(engine_python, copied, plugin_path)["epd-cpu"]
@@ -78,9 +78,9 @@ def test_another_version_keeps_every_hook_out(engine_python: Path, plugin_path: 
     (information,) = copied.glob("sglang-*.dist-info")
     metadata = information / "METADATA"
     metadata.write_text(metadata.read_text().replace("\nVersion: 0.5.23\n", "\nVersion: 0.5.24\n", 1))
-    said = run(engine_python, "-c", HOOKED, folders=(copied, plugin_path))
-    assert "SGLang is 0.5.24, and this plugin was written for 0.5.23" in said
-    assert said.startswith("False\n")
+    message = run(engine_python, "-c", HOOKED, folders=(copied, plugin_path))
+    assert "SGLang is 0.5.24, and this plugin was written for 0.5.23" in message
+    assert message.startswith("False\n")
 
 
 def test_the_cpu_extra_acts_only_when_it_is_named(engine_python: Path, plugin_path: Path) -> None:

@@ -20,6 +20,9 @@ _LABEL: Final = r"(?m)^( +app\.kubernetes\.io/version: \"?)[^\s\"]+"
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "operator/epd_operator/__init__.py": (_PYTHON,),
     "workers/epd_workers/__init__.py": (_PYTHON,),
+    "workers/epd_sglang/__init__.py": (_PYTHON,),
+    "workers/epd_sglang/pyproject.toml": (r"(?m)^(version = \")[^\"]+", r"(?m)^(    \"epd==)[^\"]+"),
+    "manifests/samples/sglang-cpu.yaml": (r"(epd-sglang:)\S+",),
     "charts/epd-operator/Chart.yaml": (r"(?m)^(version: )\S+", r"(?m)^(appVersion: )\S+"),
     "manifests/install/operator.yaml": (_LABEL, _IMAGE),
     "manifests/install/bindings.yaml": (_LABEL,),

@@ -65,10 +65,10 @@ def _faults(hook: Hook, root: Path, version: str, known: dict[str, str]) -> Iter
     if version != engine.VERSION:
         yield f"the engine is {version}, not {engine.VERSION}"
     for name in sorted(hook.files):
-        found = engine.digest(root / name)
-        if found is None:
+        result = engine.digest(root / name)
+        if result is None:
             yield f"{name} is missing"
-        elif found != known[name]:
+        elif result != known[name]:
             yield f"{name} is not the file of SGLang {engine.VERSION}"
     path = root / hook.target.file
     if path.is_file():
@@ -96,7 +96,7 @@ def name_faults(target: Target, signature: Sequence[str] | None, source: str) ->
     if not named:
         yield f"{target.file} has no {target.path}"
         return
-    seen = [found for node in named if (found := _parameters(node)) is not None]
+    seen = [each for each in map(_parameters, named) if each is not None]
     if signature is not None and tuple(signature) not in seen:
         yield f"{target.path} has other parameters: {', '.join(seen[0]) if seen else 'none'}"
 

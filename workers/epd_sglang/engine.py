@@ -45,11 +45,11 @@ def faults(files: frozenset[str]) -> list[str]:
     from epd_sglang import digests  # noqa: PLC0415 - the table is only for who compares
 
     try:
-        found, folder = version(), root()
+        result, folder = version(), root()
     except ModuleNotFoundError:
         return ["SGLang is not installed"]
-    if found != VERSION:
-        return [f"SGLang is {found}, and this plugin was written for {VERSION}"]
+    if result != VERSION:
+        return [f"SGLang is {result}, and this plugin was written for {VERSION}"]
     known = digests.known()
     seen = {name: digest(folder / name) for name in sorted(files)}
     return [

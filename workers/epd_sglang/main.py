@@ -37,21 +37,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"epd-sglang {epd_sglang.__version__} for SGLang {engine.VERSION}\n")
         return 0
     try:
-        found = {"epd": doctor.examine(catalog.hooks()), CPU: doctor.examine(HOOKS)}
+        result = {"epd": doctor.examine(catalog.hooks()), CPU: doctor.examine(HOOKS)}
     except ModuleNotFoundError as error:
         sys.stderr.write(f"epd-sglang: {error}: run this with the Python that runs the engine\n")
         return _UNFIT
     if chosen.json:
-        listed = {name: [finding.document() for finding in findings] for name, findings in found.items()}
+        listed = {name: [finding.document() for finding in findings] for name, findings in result.items()}
         sys.stdout.write(json.dumps({"engine": engine.version(), "plugins": listed}, indent=2) + "\n")
     else:
-        sys.stdout.write(_text(found, coloured=sys.stdout.isatty()))
-    return 0 if all(finding.applies for findings in found.values() for finding in findings) else 1
+        sys.stdout.write(_text(result, coloured=sys.stdout.isatty()))
+    return 0 if all(finding.applies for findings in result.values() for finding in findings) else 1
 
 
-def _text(found: dict[str, list[Finding]], *, coloured: bool) -> str:
+def _text(result: dict[str, list[Finding]], *, coloured: bool) -> str:
     lines = [f"SGLang {engine.version()} in {engine.root()}"]
-    for name, findings in found.items():
+    for name, findings in result.items():
         good = sum(finding.applies for finding in findings)
         lines += ["", f"{name}: {good} of {len(findings)} hooks apply"]
         if good < len(findings):
