@@ -145,7 +145,9 @@ class Server:
         status = self.process.poll()
         assert status is None, f"ended with {status}: {self.tail()}"
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self.port}/model_info", timeout=5) as answer:
+            # An encoder has no other page, and answers this one by encoding a picture.
+            page = "health" if "--encoder-only" in self.flags else "model_info"
+            with urllib.request.urlopen(f"http://{HOST}:{self.port}/{page}", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

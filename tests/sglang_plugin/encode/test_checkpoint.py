@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,6 @@ def test_another_configuration_or_list_of_tensors_is_another_digest(tmp_path: Pa
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_of_a_single_file_the_header_counts(header: bytes, values: bytes) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "model.safetensors"

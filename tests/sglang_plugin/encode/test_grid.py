@@ -11,9 +11,7 @@ from epd_workers.reference.model.config import RELEASED
 sizes = st.integers(1, 4000)
 
 
-@given(
-    st.builds(Grid, st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1))
-)
+@given(st.builds(Grid, st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1)))
 def test_a_row_survives_the_wire(grid: Grid) -> None:
     assert all(-(2**63) <= value < 2**63 for value in grid.row())
     assert Grid.read(grid.row()) == grid

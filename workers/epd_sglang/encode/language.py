@@ -1,4 +1,4 @@
-"""What a language server does with pictures that somebody else encodes. Imported when the engine's modules are there."""
+"""What a language server does with pictures that encoders encode; imported when the engine's modules are there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalProcessorOutput
 from sglang.srt.multimodal.deepseek_v41_image_processing import plan_image_grid, to_rgb
 from torch import Tensor, nn
+from typing_extensions import override
 
 from epd_sglang.encode.grid import Grid
 
@@ -104,6 +105,7 @@ def plan_only(image: Any, args: Any) -> tuple[Tensor, int, int, int, int]:
 class NoTower(nn.Module):
     """Stands where the tower would: it keeps the model's handling of pictures on, and has no weights."""
 
+    @override
     def forward(self, *_: Any, **__: Any) -> Any:
         """Refuse.
 

@@ -29,6 +29,8 @@ from epd_sglang.encode.grid import Grid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    _Patchify = Callable[..., tuple[Any, int, int, int, int]]
+
 
 class DeepseekV4ForCausalLM(nn.Module):
     """What an encoder server builds where a language server builds the whole model; the registry goes by this name.
@@ -44,9 +46,7 @@ class DeepseekV4ForCausalLM(nn.Module):
         self.config = config
         hidden = config.hidden_size
         # First: the server sends rows in the type of the first parameter, and norms are float32.
-        self.image_start, self.image_end, self.image_newline = (
-            nn.Parameter(torch.empty(hidden)) for _ in range(3)
-        )
+        self.image_start, self.image_end, self.image_newline = (nn.Parameter(torch.empty(hidden)) for _ in range(3))
         arguments = SimpleNamespace(**vars(config), dim=hidden)
         self.vision, self.aligner = ViT(arguments), Aligner(arguments)
         self._patchify = _patchify()
@@ -119,13 +119,14 @@ class DeepseekV4ForCausalLM(nn.Module):
         return torch.cat(Stock.get_image_feature(self, items))
 
 
-def _patchify() -> Callable[..., tuple[Any, int, int, int, int]]:
+def _patchify() -> _Patchify:
     """The engine's fastest way on a CPU, with the same bits as its slower one."""
     try:
-        extension = load_rust_extension("sglang.srt.rust_extensions._multimodal")
-        return partial(processing.patchify_image_rust, resize_patchify=extension.dsv41.resize_patchify)
+        fast = load_rust_extension("sglang.srt.rust_extensions._multimodal").dsv41.resize_patchify
     except (ImportError, OSError, RuntimeError, AttributeError):
-        return processing.patchify_image
+        slow: _Patchify = processing.patchify_image
+        return slow
+    return partial(processing.patchify_image_rust, resize_patchify=fast)
 
 
 EntryClass = DeepseekV4ForCausalLM
