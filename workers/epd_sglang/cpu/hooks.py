@@ -335,6 +335,14 @@ class Platform(Hook):
         return lambda: _AsCuda(stock())
 
 
+class BatchPlatform(Platform):
+    """The same, where a batch is put together."""
+
+    target = Target("sglang.srt.managers.schedule_batch", "get_platform")
+    reason = "replay before pictures is allowed on CUDA only, and the one request that has both would end the server"
+    source = ("srt/managers/schedule_batch.py:2894",)
+
+
 class _AsCuda:
     """A platform that says that it is CUDA; everything else is asked of the real one."""
 
@@ -416,5 +424,5 @@ class WideWeights(Hook):
 HOOKS: Final[tuple[Hook, ...]] = (
     Layout(), StoreLatents(), NormRopeStore(), Rope(), NormRope(), StoreIndexKeys(), IndexLogits(), Sinkhorn(),
     Combine(), Activation(), CopyWindowRows(), CommitWindowRows(), FlashMlaMetadata(), FlashMla(), MoveToDevice(),
-    RotaryEmbedding(), ThreadBinding(), Platform(), HostIndices(), EarlySend(), Unquantised(), WideWeights(),
+    RotaryEmbedding(), ThreadBinding(), Platform(), BatchPlatform(), HostIndices(), EarlySend(), Unquantised(), WideWeights(),
 )  # fmt: skip
