@@ -65,11 +65,13 @@ def pair(
     folder = tmp_path_factory.mktemp("pair")
     backend = ("--disaggregation-transfer-backend", "mooncake_tcp", "--disaggregation-bootstrap-port")
     port = str(free_port())
+    # As the server that it is compared with: what replay makes of a prefix hit is not what the first answer was.
+    replay = {"prefill": ("--enable-encoder-swa-bounded-replay",), "decode": ()}
     with ThreadPoolExecutor(2) as pool:
         starts = [
             pool.submit(
                 sglang.Server.start, engine_python, plugin_path, random_model, folder / f"{mode}.log",
-                "--disaggregation-mode", mode, *backend, port,
+                "--disaggregation-mode", mode, *replay[mode], *backend, port,
             )
             for mode in ("prefill", "decode")
         ]  # fmt: skip

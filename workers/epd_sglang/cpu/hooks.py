@@ -424,5 +424,6 @@ class WideWeights(Hook):
 HOOKS: Final[tuple[Hook, ...]] = (
     Layout(), StoreLatents(), NormRopeStore(), Rope(), NormRope(), StoreIndexKeys(), IndexLogits(), Sinkhorn(),
     Combine(), Activation(), CopyWindowRows(), CommitWindowRows(), FlashMlaMetadata(), FlashMla(), MoveToDevice(),
-    RotaryEmbedding(), ThreadBinding(), Platform(), BatchPlatform(), HostIndices(), EarlySend(), Unquantised(), WideWeights(),
+    RotaryEmbedding(), ThreadBinding(), Platform(), BatchPlatform(), HostIndices(), EarlySend(), Unquantised(),
+    WideWeights(),
 )  # fmt: skip
