@@ -44,6 +44,9 @@ SPAWNING = {
 CHECKED = {"program": {"run", "show", "start", "watch", "path", "check"}, "packages": {"which"}}
 """Calls that refuse an unknown program by themselves; a name that can be read is held against the table here, too."""
 UNREADABLE = {
+    "tests/registrar/test_sglang_directory.py: base": "the Python of the real engine",
+    "tests/sglang_plugin/test_engine.py: run": "the same",
+    "tests/support/sglang.py: start": "the same",
     "bench/validate.py: seconds": "the Python whose `epd` is measured",
     "tests/tools/release/test_project.py: test_the_hook_on_our_own_samples_passes": "what the hook of the file says",
     "tests/tools/release/test_install.py: test_a_program_of_the_pods_says_what_to_install": "a script of our own wheel",

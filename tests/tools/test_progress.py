@@ -60,7 +60,7 @@ def test_a_terminal_shows_one_line_that_moves(terminal: Terminal) -> None:
         wait(terminal, "2 of 3")
         assert "\n" not in terminal.getvalue()
     lines = drawn(terminal.getvalue())
-    assert re.fullmatch(r"\[ +[\d.]+ s\] building kubernetes, since \d\d:\d\d:\d\d \(0 s\)", lines[0])
+    assert re.fullmatch(r"\[ *[\d.]+ s\] building kubernetes, since \d\d:\d\d:\d\d \(0 s\)", lines[0])
     assert any("building kubernetes: 2 of 3 packages, since " in line for line in lines)
     assert lines[-1].endswith("building kubernetes: done in 0 s")
     assert terminal.getvalue().count("\n") == 1
@@ -69,7 +69,7 @@ def test_a_terminal_shows_one_line_that_moves(terminal: Terminal) -> None:
 def test_a_line_that_is_said_meanwhile_stays_above_the_one_that_moves(terminal: Terminal) -> None:
     with progress.step("building"):
         progress.say("hello")
-        assert re.search(r"\r\x1b\[K\x1b\[2m\[ +[\d.]+ s\]\x1b\[0m hello\n\r\x1b\[K", terminal.getvalue())
+        assert re.search(r"\r\x1b\[K\x1b\[2m\[ *[\d.]+ s\]\x1b\[0m hello\n\r\x1b\[K", terminal.getvalue())
         assert "building, since" in drawn(terminal.getvalue())[-1]
 
 
