@@ -57,6 +57,14 @@ def test_there_is_one_for_each_engine_and_one_for_versions() -> None:
     assert set(policies()) == {"engine-version", *(name.lower() for name in table.RULESETS)}
 
 
+def test_no_message_spells_a_whole_role() -> None:
+    """A role is an object, of which CEL has no text."""
+    shown = {name: text for name, text in expressions().items() if name.endswith("_shown")}
+    assert shown
+    role = re.compile(r"dyn\(variables\.spec_roles_(encode|prefill|decode)\)")
+    assert not [name for name, text in shown.items() if role.search(text)]
+
+
 def test_every_expression_is_within_the_limits_of_the_parser() -> None:
     for name, text in expressions().items():
         assert len(text) < CODE_POINTS, name

@@ -187,11 +187,10 @@ class Wording:
             role, side = side.role, side.body
         if isinstance(side, Circumstance):
             if side.name == "role":
-                return f"@{self._field(_SPEC, f'roles.{role}', _ALONE)}"
+                return f"@{self._whole(role)}"
             return f"@{self._field(_SPEC, 'engine.platform', 'variables.platform')}"
         if isinstance(side, Declared):
-            present = f"{self._program.text(self._folder.fold(side, role).expr)} ? {_ALONE} : ''"
-            return f"@{self._field(_SPEC, f'roles.{side.role}', present)}"
+            return f"@{self._whole(side.role)}"
         leaves = settling(side)
         own = resolved_from(side)
         first = [] if own is None else [own]
@@ -218,8 +217,8 @@ class Wording:
             return f"{letter}.{leaf.name}"
         if leaf.source == "env":
             return f"{letter}${leaf.name}"
-        if place == below.removesuffix("."):
-            return self._field(_SPEC, f"roles.{role}", _ALONE)
+        if (whole := place.removeprefix("spec.roles.")) in self._program.prefix:
+            return self._whole(whole)
         if leaf.source == "flag" and not place.startswith("spec."):
             return self._field(_OUTSIDE, place, _ALONE)
         raw = Leaf("spec", place.removeprefix("spec."), leaf.kind) if leaf.source == "flag" else leaf
@@ -231,6 +230,11 @@ class Wording:
             return f"{letter}/{place.removeprefix(below)}"
         letter = _SPEC if place.startswith("spec.") else _OUTSIDE
         return self._field(letter, place.removeprefix("spec."), text)
+
+    def _whole(self, role: str) -> str:
+        """A role itself, which has no value worth showing; another role's flag can follow from its being there."""
+        present = self._program.text(self._folder.fold(Declared(role), role).expr)
+        return self._field(_SPEC, f"roles.{role}", f"{present} ? {_ALONE} : ''")
 
     def _field(self, letter: str, path: str, text: str) -> str:
         self._shown[letter][f"/{path}"] = f"dyn({text})"
