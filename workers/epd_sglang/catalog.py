@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 def hooks() -> tuple[Hook, ...]:
     """The hooks of every part."""
-    return ()
+    from epd_sglang.window_pool import hooks as window_pool  # noqa: PLC0415 - only for who applies them
+
+    return window_pool.hooks()
 
 
 def open_gate() -> None:
