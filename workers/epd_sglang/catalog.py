@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 def hooks() -> tuple[Hook, ...]:
     """The hooks of every part."""
-    from epd_sglang.window_pool import hooks as window_pool  # noqa: PLC0415 - only for who applies them
+    # Imported here: only who applies them needs them.
+    from epd_sglang.replay_metrics import hooks as replay_metrics  # noqa: PLC0415
+    from epd_sglang.window_pool import hooks as window_pool  # noqa: PLC0415
 
-    return window_pool.hooks()
+    # The counting stands outside the pool: a hit that takes its window from there runs no rows again.
+    return (*window_pool.hooks(), *replay_metrics.hooks())
 
 
 def open_gate() -> None:
