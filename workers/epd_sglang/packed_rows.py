@@ -18,11 +18,25 @@ if TYPE_CHECKING:
 class Layout(Protocol):
     """What is used of the engine's `KVLayout`."""
 
-    is_fp4: bool
-    is_interleaved: bool
-    data_bytes: int
-    scale_bytes: int
-    bytes_per_token: int
+    @property
+    def is_fp4(self) -> bool:
+        """Whether codes have four bits."""
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether a row's scales follow its codes at once."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Codes of a row."""
+
+    @property
+    def scale_bytes(self) -> int:
+        """Scales of a row."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Both."""
 
     def row_addressing(self, page_size: int) -> tuple[int, int, int]:
         """Stride of the codes, start and stride of the scales, in bytes inside a page."""

@@ -19,11 +19,25 @@ class Batch(Protocol):
     Source: SGLang 0.5.23, srt/managers/schedule_batch.py:2495 and 2543.
     """
 
-    reqs: Sequence[Any]
-    decoding_reqs: Sequence[Any] | None
-    prefix_lens: Sequence[int]
-    extend_lens: Sequence[int]
-    encoder_swa_reset: Sequence[bool] | None
+    @property
+    def reqs(self) -> Sequence[Any]:
+        """Its requests."""
+
+    @property
+    def decoding_reqs(self) -> Sequence[Any] | None:
+        """Those that only decode, which come last."""
+
+    @property
+    def prefix_lens(self) -> Sequence[int]:
+        """Tokens of each that have run before."""
+
+    @property
+    def extend_lens(self) -> Sequence[int]:
+        """Rows of each."""
+
+    @property
+    def encoder_swa_reset(self) -> Sequence[bool] | None:
+        """Whether each begins with this step; none without encoder replay."""
 
 
 class Recorder:

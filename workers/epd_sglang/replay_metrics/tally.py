@@ -79,7 +79,7 @@ def encoder_work(parts: Iterable[Part], limits: Limits) -> Work:
 
 
 def decoder_work(parts: Iterable[Part], limits: Limits) -> Work:
-    """Of the late layers. Rows in front of a hit's end are never spared work: without replay they would not be there."""
+    """Of the late layers. Rows of a hit that run again were not the prompt's work, and so spare none of it."""
     parts = tuple(parts)
     run = sum(part.late for part in parts)
     skipped = sum(max(0, part.rows - part.late) for part in parts)

@@ -11,10 +11,10 @@ from epd_sglang.window_pool.extent import WINDOW, Extent, windows
 from epd_sglang.window_pool.request import length, named
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from epd_sglang.window_pool.exactness import ExactPages
-    from epd_sglang.window_pool.lookups import Lookups
+    from epd_sglang.window_pool.lookups import Lookups, Verdict
     from epd_sglang.window_pool.outbox import Outbox
     from epd_sglang.window_pool.request import Chains, Request
     from epd_sglang.window_pool.rows import Capture, Ring
@@ -29,11 +29,25 @@ class Batch(Protocol):
     Source: SGLang 0.5.23, srt/managers/schedule_batch.py:2543 and 2912.
     """
 
-    reqs: Sequence[Request]
-    prefix_lens: Sequence[int]
-    extend_lens: Sequence[int]
-    encoder_swa_reset: Sequence[bool]
-    req_pool_indices_cpu: Any
+    @property
+    def reqs(self) -> Sequence[Request]:
+        """Its requests."""
+
+    @property
+    def prefix_lens(self) -> Sequence[int]:
+        """Tokens of each that have run before."""
+
+    @property
+    def extend_lens(self) -> Sequence[int]:
+        """Rows of each."""
+
+    @property
+    def encoder_swa_reset(self) -> Sequence[bool]:
+        """Whether each begins with this step."""
+
+    @property
+    def req_pool_indices_cpu(self) -> Any:
+        """The slot of each."""
 
 
 class Counts(Protocol):
@@ -104,7 +118,8 @@ class EnginePool:
         Returns:
             Those that it must.
         """
-        adopted, left = {}, []
+        adopted: dict[int, Verdict] = {}
+        left = []
         for number, start, end in replays:
             verdict = self.lookups.take(batch.reqs[number], end, batch.extend_lens[number])
             if verdict is None or verdict.rows is None:
@@ -112,7 +127,7 @@ class EnginePool:
                 continue
             rows.adopt(ring, int(batch.req_pool_indices_cpu[number]), end, verdict.rows, self._layers)
             adopted[number] = verdict
-        self._prepare(batch, left, frozenset(number for number, each in adopted.items() if not each.replayed))
+        self._prepare(batch, left, adopted)
         return left
 
     def committed(self, ring: Ring, layer: int) -> None:
@@ -124,7 +139,7 @@ class EnginePool:
         if layer == self._layers - 1:
             self._publish()
 
-    def _prepare(self, batch: Batch, replays: Replays, adopted: frozenset[int]) -> None:
+    def _prepare(self, batch: Batch, replays: Replays, adopted: Mapping[int, Verdict]) -> None:
         """Settle which windows of the step are to be published."""
         publishing = self._publishing
         if publishing is None:
@@ -137,7 +152,7 @@ class EnginePool:
             extent = Extent(batch.prefix_lens[number], batch.extend_lens[number], again.get(number, 0), length(request))
             extents.append(extent)
             if batch.encoder_swa_reset[number]:
-                self._judge(request, extent, adopted=number in adopted)
+                self._judge(request, extent, adopted.get(number))
             self._note(request, extent)
         if not publishing.counts.active:
             return
@@ -146,11 +161,12 @@ class EnginePool:
             if named(request) and request not in self._inexact:
                 self._captures.append((request, end, rows.Capture(first, self._layers)))
 
-    def _judge(self, request: Request, extent: Extent, *, adopted: bool) -> None:
+    def _judge(self, request: Request, extent: Extent, window: Verdict | None) -> None:
         """Settle whether what a request is about to run is exact: so are its window and all pages before."""
         assert self._publishing is not None
         prefix = self._chains.pages(request)[: extent.prefix // self._page_size] if named(request) else ()
-        if extent.prefix and not (adopted and self._publishing.exact.holds(prefix)):
+        exact = window is not None and not window.replayed and self._publishing.exact.holds(prefix)
+        if extent.prefix and not exact:
             self._inexact.add(request)
         else:
             self._inexact.discard(request)

@@ -21,14 +21,21 @@ if TYPE_CHECKING:
 class State(Protocol):
     """What is used of the pool of latents behind the rings."""
 
-    kv_buffer: list[Tensor]
-    kv_layout: Layout
+    @property
+    def kv_buffer(self) -> list[Tensor]:
+        """Pages of each layer."""
+
+    @property
+    def kv_layout(self) -> Layout:
+        """Of a page."""
 
 
 class StepLayout(Protocol):
     """What is used of the engine's `WindowLayout`."""
 
-    write_loc: Tensor
+    @property
+    def write_loc(self) -> Tensor:
+        """Slot of each of the step's rows in the step's buffer."""
 
 
 class Ring(Protocol):
@@ -37,10 +44,21 @@ class Ring(Protocol):
     Source: SGLang 0.5.23, srt/mem_cache/dsv41_request_window.py:236.
     """
 
-    state: State
-    tags: Tensor
-    page_size: int
-    layout: StepLayout | None
+    @property
+    def state(self) -> State:
+        """The rings' rows."""
+
+    @property
+    def tags(self) -> Tensor:
+        """Position that each row of a ring holds, by layer."""
+
+    @property
+    def page_size(self) -> int:
+        """Rows of a page."""
+
+    @property
+    def layout(self) -> StepLayout | None:
+        """Of the current step."""
 
     def row_loc(self, slots: Any, positions: Tensor) -> Tensor:
         """Where the rows of positions are in a request's ring."""
