@@ -46,12 +46,12 @@ def test_a_window_is_where_its_rows_are(extents: list[Extent]) -> None:
 
 @given(steps())
 def test_it_is_the_last_one_that_a_longer_prompt_hits_and_none_that_ran_before(extents: list[Extent]) -> None:
-    found = {number: end for number, end, _ in windows(extents, PAGE)}
+    ends = {number: end for number, end, _ in windows(extents, PAGE)}
     for number, extent in enumerate(extents):
         end = extent.prompt - extent.prompt % PAGE
         new = range(extent.prefix, extent.prefix + extent.rows)
         whole = end > 0 and set(range(end - WINDOW, end)) <= set(new)
-        assert found.get(number) == (end if whole else None)
+        assert ends.get(number) == (end if whole else None)
 
 
 def test_chunks_that_end_on_pages_leave_every_prompt_one_window() -> None:

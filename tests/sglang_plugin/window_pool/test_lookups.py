@@ -129,15 +129,15 @@ def test_without_a_pool_nothing_waits() -> None:
 
 
 def test_all_ranks_follow_the_one_that_asked() -> None:
-    told: list[Verdict] = []
+    sent: list[Verdict] = []
 
     def send(verdict: Verdict) -> Verdict:
-        told.append(verdict)
+        sent.append(verdict)
         return verdict
 
     one, prefix = request(1000), 768
-    first, second = lookups(Asked(), share=send), lookups(None, share=lambda _: told[-1])
+    first, second = lookups(Asked(), share=send), lookups(None, share=lambda _: sent[-1])
     assert first.spares(one, prefix)
     assert second.spares(one, prefix)
     assert second.take(one, prefix, 232) == first.take(one, prefix, 232) == Verdict(768, b"rows")
-    assert len(told) == 1
+    assert len(sent) == 1

@@ -43,12 +43,12 @@ class Engine:
 
     Attributes:
         shelf: The pool.
-        found: What lookups bring, by request.
+        answers: What lookups bring, by request.
     """
 
     def __init__(self) -> None:
         self.shelf = Shelf()
-        self.found: dict[EngineRequest, Verdict] = {}
+        self.answers: dict[EngineRequest, Verdict] = {}
         self._chains = Chains(PAGE)
         lookups = Lookups(None, self._chains, self._answer, least=WINDOW)
         self._outbox = Outbox(self.shelf)
@@ -58,7 +58,7 @@ class Engine:
 
     def _answer(self, _: Verdict) -> Verdict:
         assert self._turn is not None
-        return self.found.get(self._turn, Verdict())
+        return self.answers.get(self._turn, Verdict())
 
     def run(self, step: EngineBatch, *, layers: int = LAYERS + 1) -> list[tuple[int, int, int]]:
         """Run a step; the hits that were replayed."""
@@ -106,7 +106,7 @@ def test_of_several_prompts_each_leaves_its_own(engine: Engine) -> None:
 def test_a_hit_whose_window_came_is_not_replayed_and_leaves_the_next(engine: Engine) -> None:
     first, second = request(768), request(1100)
     engine.run(batch((first, 0, 768, True)))
-    engine.found[second] = Verdict(768, ROWS)
+    engine.answers[second] = Verdict(768, ROWS)
     assert engine.run(batch((second, 768, 332, True))) == []
     assert engine.published(second) == [768, 1024]
     assert (engine.shelf.again, engine.shelf.spared) == (0, WINDOW)
@@ -119,7 +119,7 @@ def test_a_hit_without_a_window_is_replayed_and_leaves_none(engine: Engine) -> N
     assert engine.published(second) == [768]
     assert (engine.shelf.again, engine.shelf.spared) == (WINDOW, 0)
     # The page behind 768 is approximate now, and what is computed behind it stays so, whatever window it begins with.
-    engine.found[third] = Verdict(1024, ROWS)
+    engine.answers[third] = Verdict(1024, ROWS)
     assert engine.run(batch((third, 1024, 376, True))) == []
     assert engine.published(third) == [768]
 
@@ -127,7 +127,7 @@ def test_a_hit_without_a_window_is_replayed_and_leaves_none(engine: Engine) -> N
 def test_an_approximate_window_is_adopted_and_leaves_none(engine: Engine) -> None:
     first, second = request(768), request(1100)
     engine.run(batch((first, 0, 768, True)))
-    engine.found[second] = Verdict(768, ROWS, replayed=True)
+    engine.answers[second] = Verdict(768, ROWS, replayed=True)
     assert engine.run(batch((second, 768, 332, True))) == []
     assert engine.published(second) == [768]
     assert engine.shelf.spared == WINDOW
@@ -135,7 +135,7 @@ def test_an_approximate_window_is_adopted_and_leaves_none(engine: Engine) -> Non
 
 def test_pages_of_unknown_origin_count_as_inexact(engine: Engine) -> None:
     one = request(1100)
-    engine.found[one] = Verdict(768, ROWS)
+    engine.answers[one] = Verdict(768, ROWS)
     assert engine.run(batch((one, 768, 332, True))) == []
     assert engine.published(one) == []
 
@@ -145,7 +145,7 @@ def test_a_prompt_that_is_computed_again_from_its_start_is_exact_again(engine: E
     engine.run(batch((first, 0, 768, True)))
     engine.run(batch((second, 768, 332, True)))
     engine.run(batch((third, 0, 1100, True)))
-    engine.found[fourth] = Verdict(1024, ROWS)
+    engine.answers[fourth] = Verdict(1024, ROWS)
     engine.run(batch((fourth, 1024, 376, True)))
     assert engine.published(fourth) == [768, 1024, 1280]
 
