@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
     from epd_sglang.window_pool.pool import EnginePool
 
+SETTINGS: Final = "EPD_SWA_POOL"
+"""Names the file of the pool's settings; where it is not set, nothing of the engine changes."""
+_log = logging.getLogger(__name__)
 _REPLAY: Final = "sglang.srt.model_executor.encoder_swa_replay"
 
 
@@ -53,12 +59,23 @@ class Start(_PoolHook):
     def replacement(self, module: ModuleType, stock: Any) -> Callable[..., Any]:
         @functools.wraps(stock)
         def run(scheduler: Any) -> Any:
-            from epd_sglang.window_pool.start import engine_pool
-
-            self.place.pool = engine_pool(scheduler)
+            self.place.pool = _pool(scheduler)
             return stock(scheduler)
 
         return run
+
+
+def _pool(scheduler: Any) -> EnginePool | None:
+    """The pool that the environment asks for; without the packages of its client, a log line says what is missing."""
+    settings = os.environ.get(SETTINGS)
+    if not settings:
+        return None
+    try:
+        from epd_sglang.window_pool.start import engine_pool
+    except ModuleNotFoundError as error:
+        _log.error("no window pool: %s; install it for the engine's Python", error)
+        return None
+    return engine_pool(scheduler, Path(settings))
 
 
 class Queue(_PoolHook):

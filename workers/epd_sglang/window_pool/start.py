@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,22 +29,18 @@ if TYPE_CHECKING:
 
     from epd_sglang.window_pool.lookups import Verdict
 
-SETTINGS: Final = "EPD_SWA_POOL"
-"""Names the file of `epd_workers.swapool.settings`, which may appear, change and go while the engine runs."""
 REMEMBERED: Final = 4
 """Times the pages that the engine has room for, in remembered names of pages."""
 _log = logging.getLogger(__name__)
 
 
-def engine_pool(scheduler: Any) -> EnginePool | None:
+def engine_pool(scheduler: Any, settings: Path) -> EnginePool | None:
     """The pool of a scheduler that is about to serve; none, and a log line, where it can have none.
 
     Args:
         scheduler: The engine's `Scheduler`, made whole.
+        settings: The file of `epd_workers.swapool.settings`, which may appear, change and go while the engine runs.
     """
-    path = os.environ.get(SETTINGS)
-    if not path:
-        return None
     runner = scheduler.tp_worker.model_runner
     ring: Any = getattr(runner.token_to_kv_pool, "request_window", None)
     reasons = obstacles(_facts(runner, ring))
@@ -55,7 +50,7 @@ def engine_pool(scheduler: Any) -> EnginePool | None:
     late = runner.model.model.late_layer_start
     layers = ring.tags.shape[0] if late is None else late
     chains = Chains(scheduler.page_size)
-    connection = _connection(Path(path), scheduler, ring, layers) if get_parallel().attn_tp_rank == 0 else None
+    connection = _connection(settings, scheduler, ring, layers) if get_parallel().attn_tp_rank == 0 else None
     # With fewer rows behind the hit, the late layers would look back on rows in front of it, which the pool lacks.
     lookups = Lookups(connection, chains, _share(scheduler), least=1 if late is None else WINDOW)
     publishing = None
