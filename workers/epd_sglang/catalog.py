@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 def hooks() -> tuple[Hook, ...]:
     """The hooks of every part."""
     # Imported here: only who applies them needs them.
+    from epd_sglang.announcement import Announce  # noqa: PLC0415
     from epd_sglang.replay_metrics import hooks as replay_metrics  # noqa: PLC0415
     from epd_sglang.window_pool import hooks as window_pool  # noqa: PLC0415
 
     # The counting stands outside the pool: a hit that takes its window from there runs no rows again.
-    return (*window_pool.hooks(), *replay_metrics.hooks())
+    return (*window_pool.hooks(), *replay_metrics.hooks(), Announce())
 
 
 def open_gate() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from epd_sglang.replay_metrics.metrics import Metrics
 from epd_sglang.replay_metrics.recorder import Recorder
 from epd_sglang.replay_metrics.tally import Limits, Tally
+from epd_workers.registrar import engine_metrics
+from epd_workers.registrar.server_info import Decoder, Encoder, Replay
 from tests.support.engine_requests import batch, request
 
 LIMITS = Limits(
@@ -25,6 +27,10 @@ class Seen:
         name = "epd_replay_layer_rows_total"
         run, skipped = (self._registry.get_sample_value(name, {"half": half, "state": s}) for s in ("run", "skipped"))
         return run, skipped
+
+    def read(self) -> Replay | None:
+        """What the registrar makes of it."""
+        return engine_metrics.parse(generate_latest(self._registry).decode()).replay
 
     def active(self, half: str, reason: str = "") -> float | None:
         return self._registry.get_sample_value("epd_replay_active", {"half": half, "reason": reason})
@@ -68,3 +74,10 @@ def test_decode_rows_that_share_a_step_are_no_prompts(seen: Seen) -> None:
     seen.recorder.end(step)
     assert seen.rows("encoder") == (800, 0)
     assert seen.rows("decoder") == (384, 216)
+
+
+def test_the_registrar_reads_what_is_counted(seen: Seen) -> None:
+    idle = Replay(Decoder(False, "NoLongPromptYet", "", 0, 0), Encoder(False, "NoPrefixHitYet", 0))
+    assert seen.read() == idle
+    test_a_step_is_counted_as_it_ran(seen)
+    assert seen.read() == Replay(Decoder(True, "", "", 3 * 256, 3 * 376), Encoder(True, "", 0))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+import epd_sglang
 from tests.support import sglang
 from tests.support.polling import until
 from tests.support.swapool.servers import ValkeyServer
@@ -192,6 +193,10 @@ def test_what_replay_spares_is_counted(engine: Engine) -> None:
     assert (late, skipped) == (4 * (128 + 128), 4 * (640 + 104))
     assert engine.count("epd_replay_active", half="encoder", reason="") == 1
     assert engine.count("epd_replay_active", half="decoder", reason="") == 1
+
+
+def test_the_plugin_says_that_it_is_there(engine: Engine) -> None:
+    assert engine.count("epd_plugin_info", role="aggregated", version=epd_sglang.__version__) == 1
 
 
 @dataclass(frozen=True)
