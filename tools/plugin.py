@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "workers" / "epd_sglang"
 LIBRARIES: Final = ("kernels/epd_kernels", "workers/epd_workers/swapool")
 """What the plugin imports of ours, as folders of packages."""
-FILES: Final = ("workers/epd_workers/__init__.py", "workers/epd_workers/extra.py", "workers/epd_workers/py.typed")
+FILES: Final = tuple(
+    f"workers/epd_workers/{name}" for name in ("__init__.py", "extra.py", "py.typed", "worker_threads.py")
+)
 
 
 def make(folder: Path) -> None:

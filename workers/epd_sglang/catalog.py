@@ -10,9 +10,14 @@ if TYPE_CHECKING:
 
 def hooks() -> tuple[Hook, ...]:
     """The hooks of every part."""
-    from epd_sglang.encode.hooks import HOOKS as ENCODE  # noqa: PLC0415 - a process that only asks loads nothing
+    # Imported here: only who applies them needs them.
+    from epd_sglang.announcement import Announce  # noqa: PLC0415
+    from epd_sglang.encode.hooks import HOOKS as ENCODE  # noqa: PLC0415
+    from epd_sglang.replay_metrics import hooks as replay_metrics  # noqa: PLC0415
+    from epd_sglang.window_pool import hooks as window_pool  # noqa: PLC0415
 
-    return ENCODE
+    # The counting stands outside the pool: a hit that takes its window from there runs no rows again.
+    return (*ENCODE, *window_pool.hooks(), *replay_metrics.hooks(), Announce())
 
 
 def open_gate() -> None:

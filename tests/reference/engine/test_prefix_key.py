@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd_workers.reference.engine.job import Job
-from epd_workers.reference.engine.prefix_key import Names, chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import Names, pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
+from epd_workers.swapool.chain import chain
 from tests.support.reference.engines import SHORT, picture, text
 
 KEYS = st.lists(st.one_of(st.integers(0, 3), st.integers(-3, -1), st.just(2**40), st.just(-(2**255))), max_size=12)

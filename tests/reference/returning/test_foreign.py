@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from epd_workers.reference.engine.prefix_key import chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.space import namespace
 from epd_workers.reference.engine.store import Stores
+from epd_workers.swapool.chain import chain
 from epd_workers.swapool.key import Key
 from epd_workers.swapool.memory import Memory
 from tests.reference.returning.deployment import Reference, Windows, folder, grown, returning, same, served, space_of

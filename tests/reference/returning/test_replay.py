@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epd_workers.reference.engine.prefix_key import chain, pictures, prefix_key
+from epd_workers.reference.engine.prefix_key import pictures, prefix_key
 from epd_workers.reference.engine.request import Prompt
 from epd_workers.reference.engine.store import Stores
 from epd_workers.reference.model.replay import PRESETS
+from epd_workers.swapool.chain import chain
 from tests.reference.returning.deployment import SILENT, Reference, Windows, folder, grown, same, served, space_of
 from tests.support.reference.engines import picture, text
 from tests.support.reference.small import WINDOW

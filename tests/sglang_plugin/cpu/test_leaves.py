@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from epd_kernels.formats.reference import INDEX, MAIN, WINDOW, Codec, unpack
 from epd_kernels.paged import Paged
-from epd_sglang.cpu.leaves import attention, rows, stores, streams
+from epd_sglang.cpu.leaves import attention, stores, streams
+from epd_sglang.packed_rows import Rows
 from epd_workers.reference.model.config import TextConfig
 from epd_workers.reference.model.hyper import HyperConnection, collapse
 from epd_workers.reference.model.rope import layer_frequencies, rotation
@@ -202,8 +203,8 @@ def test_a_ring_keeps_the_rows_that_are_committed(seed: int, kept: list[bool]) -
     for row, keep in enumerate(kept):
         if keep:
             target = int(owner[row]) * 6 + int(positions[row]) % 6
-            at = rows.byte_index(torch.tensor([target]), PAGE, layout)
-            expected[at] = source[rows.byte_index(written[row : row + 1], PAGE, layout)]
+            taken = Rows.at(written[row : row + 1], PAGE, layout).read(source)
+            Rows.at(torch.tensor([target]), PAGE, layout).write(expected, taken)
             marks[target] = positions[row]
     assert torch.equal(ring, expected)
     assert torch.equal(tags, marks)

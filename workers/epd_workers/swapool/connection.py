@@ -128,6 +128,7 @@ class Connection:
     def _run(self) -> None:
         while not self._ended.wait(self._period):
             self._follow()
+            self._metrics.sample()
 
     def _follow(self) -> None:
         try:

@@ -35,9 +35,19 @@ class Metrics:
         )
         self._bytes = Counter("swapool_bytes", "Bytes of windows moved.", ["dir"], registry=registry)
         self._breaker = Gauge(
-            "swapool_breaker_open", "1 while the server is not asked.", ["operation"], registry=registry
+            "swapool_breaker_open",
+            "1 while the server is not asked.",
+            ["operation"],
+            registry=registry,
+            multiprocess_mode="livemax",
         )
-        self._bounce = Gauge("swapool_bounce_in_use", "Transfer buffers that a call owns.", registry=registry)
+        self._bounce = Gauge(
+            "swapool_bounce_in_use",
+            "Transfer buffers that a call owns.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._sources: tuple[dict[Operation, Callable[[], float]], Callable[[], float]] = {}, float
         self._replayed = Counter(
             "swapool_replay_tokens", "Tokens that ran again to rebuild windows.", registry=registry
         )
@@ -54,9 +64,17 @@ class Metrics:
 
     def watch(self, breakers: dict[Operation, Callable[[], float]], bounce: Callable[[], float]) -> None:
         """Read the gauges from these whenever they are asked for."""
+        self._sources = breakers, bounce
         for operation, value in breakers.items():
             self._breaker.labels(operation).set_function(value)
         self._bounce.set_function(bounce)
+
+    def sample(self) -> None:
+        """Write the gauges down for other processes, which cannot ask: prometheus_client's multiprocess mode."""
+        breakers, bounce = self._sources
+        for operation, value in breakers.items():
+            self._breaker.labels(operation).set(value())
+        self._bounce.set(bounce())
 
     def rest(self) -> None:
         """Forget the pool that is gone: nothing is open or in use."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from epd_sglang import packed_rows
 from epd_sglang.cpu.leaves import rows
 
 if TYPE_CHECKING:
@@ -97,18 +98,18 @@ def store_index_keys(values: Tensor, cache: Tensor, loc: Tensor, *, page_size: i
 
 
 def copy_packed_rows(
-    src: Tensor, dst: Tensor, src_loc: Tensor, dst_loc: Tensor, *, page_size: int, layout: rows.Layout
+    src: Tensor, dst: Tensor, src_loc: Tensor, dst_loc: Tensor, *, page_size: int, layout: packed_rows.Layout
 ) -> None:
     """Copy packed rows between caches of one layout."""
-    rows.copy(src, dst, src_loc, dst_loc, page_size=page_size, layout=layout)
+    packed_rows.copy(src, dst, src_loc, dst_loc, page_size=page_size, layout=layout)
 
 
 def commit_packed_rows(
-    src: Tensor, dst: Tensor, tags: Tensor, window: Any, *, page_size: int, capacity: int, layout: rows.Layout
+    src: Tensor, dst: Tensor, tags: Tensor, window: Any, *, page_size: int, capacity: int, layout: packed_rows.Layout
 ) -> None:
     """Copy the rows of a step that a request's ring keeps, and write their positions into `tags`."""
     kept = window.commit_mask.bool()
     positions = window.pos[kept].long()
     target = window.req[kept].long() * capacity + positions % capacity
-    rows.copy(src, dst, window.write_loc[kept], target, page_size=page_size, layout=layout)
+    packed_rows.copy(src, dst, window.write_loc[kept], target, page_size=page_size, layout=layout)
     tags[target] = positions.to(tags.dtype)

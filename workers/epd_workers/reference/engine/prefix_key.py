@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
 from epd_workers.reference.engine.request import Picture
+from epd_workers.swapool.chain import chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,26 +44,6 @@ def prefix_key(token_ids: Sequence[int], shown: Sequence[Picture], image_id: int
     return key[: key.index(image_id)] if image_id in key else key
 
 
-def chain(key: Sequence[int], page_size: int, salt: str = "", *, before: bytes = b"") -> list[bytes]:
-    """Digest of all tokens up to the end of each full page: equal for equal tokens, pictures and salt alone.
-
-    Args:
-        key: Names of the tokens, as `prefix_key` gives them.
-        page_size: Tokens of a page.
-        salt: Only requests with the same one share.
-        before: Digest up to the first of these tokens, to go on from there; the salt is in it already.
-
-    Returns:
-        32 bytes for each page.
-    """
-    digest = before or hashlib.sha256(salt.encode("utf-8", "surrogatepass")).digest()
-    digests = []
-    for end in range(page_size, len(key) + 1, page_size):
-        digest = hashlib.sha256(digest + _page(key[end - page_size : end])).digest()
-        digests.append(digest)
-    return digests
-
-
 class Names:
     """Names of one request's tokens and pages, as they become known."""
 
@@ -95,13 +75,6 @@ class Names:
         before = self._chain[-1] if done else b""
         self._chain += chain(self.key(answer)[done * self._size :], self._size, self.salt, before=before)
         return self._chain
-
-
-def _page(names: Sequence[int]) -> bytes:
-    """Bytes that no other page has: 8 for a token's id, or, in a page with part of a picture, 33 for each."""
-    if min(names) >= 0:
-        return b"\0" + struct.pack(f"<{len(names)}Q", *names)
-    return b"\1" + b"".join(bytes([name < 0]) + (name if name >= 0 else ~name).to_bytes(32, "little") for name in names)
 
 
 def _digest(rows: Tensor) -> str:
