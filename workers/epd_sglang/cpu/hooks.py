@@ -7,7 +7,7 @@ Stand-ins are imported when a hook is applied: by then the engine has loaded tor
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
 
@@ -328,7 +328,10 @@ class Platform(Hook):
 
     target = Target("sglang.srt.arg_groups.deepseek_v4_hook", "get_platform")
     reason = "bounded replay is allowed on CUDA only, and its leaves are here"
-    source = ("srt/arg_groups/deepseek_v4_hook.py:296", "srt/arg_groups/deepseek_v4_hook.py:418")
+    source: ClassVar[tuple[str, ...]] = (
+        "srt/arg_groups/deepseek_v4_hook.py:296",
+        "srt/arg_groups/deepseek_v4_hook.py:418",
+    )
 
     @override
     def replacement(self, module: ModuleType, stock: Any) -> Callable[[], Any]:
